@@ -1,0 +1,1 @@
+//! Digests, Merkle trees, rolling hashes and probes of ZKDV.

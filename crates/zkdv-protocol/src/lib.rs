@@ -1,0 +1,1 @@
+//! Records, codec, signing, transcript writer and streaming verifier of ZKDV.

@@ -1,0 +1,4 @@
+//! `zkdv._native`: the one native access point of the Python packages.
+
+#[pyo3::pymodule]
+mod _native {}

@@ -1,0 +1,1 @@
+"""What the JAX frontend declares to the plugin registry; imports no framework."""
