@@ -57,7 +57,7 @@ step() {
     printf '\n==> %s\n' "$title"
     # Not `"$@" || …`: that would switch errexit off inside functions.
     set +e
-    (set -e && "$@")
+    (set -e; "$@")
     status=$?
     set -e
     if [ "$status" -ne 0 ]; then
