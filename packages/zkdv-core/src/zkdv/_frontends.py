@@ -35,8 +35,8 @@ class MissingFrontendFinder:
         if name in FRONTENDS:
             distribution = FRONTENDS[name]
             raise ModuleNotFoundError(
-                f"{name} is not installed; add it with `uv add {distribution}` or `pip install {distribution}` "
-                f"(from a checkout: `uv sync --package {distribution}`)",
+                f"{name} is not installed; add it with `uv add {distribution}`, or from a checkout of ZKDV with "
+                f"`pip install ./packages/{distribution}`",
                 name=name,
             )
         if name in PLANNED:
