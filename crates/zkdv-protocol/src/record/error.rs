@@ -1,0 +1,61 @@
+use crate::cbor::Item;
+use std::borrow::Cow;
+use thiserror::Error;
+
+/// A body that does not follow the grammar, or that says what this version does not support.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{place}: expected {expected}, got {got}")]
+pub struct BodyError {
+    /// Which rule it breaks.
+    pub kind: BodyErrorKind,
+    /// Where: the keys that lead there, such as `body.after.parameters`.
+    pub place: String,
+    /// What is allowed there.
+    pub expected: Cow<'static, str>,
+    /// What stands there.
+    pub got: String,
+}
+
+/// The kinds of [`BodyError`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum BodyErrorKind {
+    /// A body that does not follow the grammar.
+    Grammar,
+    /// Another version of the protocol.
+    Protocol,
+    /// A scheme of which this version knows nothing.
+    Scheme,
+    /// A configuration with values out of range.
+    Configuration,
+}
+
+impl BodyError {
+    pub(super) fn new(expected: impl Into<Cow<'static, str>>, got: impl Into<String>) -> Self {
+        Self {
+            kind: BodyErrorKind::Grammar,
+            place: "body".to_owned(),
+            expected: expected.into(),
+            got: got.into(),
+        }
+    }
+
+    pub(super) fn item(expected: impl Into<Cow<'static, str>>, got: &Item<'_>) -> Self {
+        Self::new(expected, got.describe())
+    }
+
+    pub(super) fn kind(self, kind: BodyErrorKind) -> Self {
+        Self { kind, ..self }
+    }
+
+    /// The same error, one level further out.
+    pub(super) fn within(mut self, key: &str) -> Self {
+        self.place.insert_str("body".len(), &format!(".{key}"));
+        self
+    }
+
+    pub(super) fn within_index(mut self, index: usize) -> Self {
+        self.place.insert_str("body".len(), &format!("[{index}]"));
+        self
+    }
+}

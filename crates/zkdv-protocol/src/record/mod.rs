@@ -1,0 +1,29 @@
+//! The records of a transcript: one type for each kind of body, and the one grammar that both writer and verifier use.
+//!
+//! [`Payload::decode`] reads the four fields that all records have; [`Body::from_item`] reads a body of a known type and refuses
+//! whatever `docs/protocol/transcript.cddl` does not allow; [`Body::to_value`] writes it.
+
+mod check;
+mod error;
+mod events;
+mod fields;
+mod payload;
+mod receipt;
+mod root;
+mod schema;
+mod update;
+
+pub use check::{CheckBody, Coordinate, Opening, Verdict};
+pub use error::{BodyError, BodyErrorKind};
+pub use events::{
+    ChallengeBody, CheckpointBody, CloseBody, CloseReason, EnvironmentBody, ProgramBody, ProgramRole, ResumeBody,
+    StateBody, StateReason,
+};
+pub use payload::{Body, Payload, PayloadError, RecordType};
+pub use receipt::{Receipt, ReceiptError};
+pub use root::{
+    Challenger, Commit, Configuration, Durability, Evidence, PROTOCOL_VERSION, Prover, RootBody, Sampling, Schemes,
+    Tolerance,
+};
+pub use schema::{BatchLayout, BatchLeaf, Leaf, Place, SchemaBody};
+pub use update::{Edit, Overlap, Roots, Scalar, Tree, UpdateBody};
