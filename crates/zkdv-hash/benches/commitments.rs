@@ -1,0 +1,2 @@
+//! Speed of commitments.
+fn main() {}

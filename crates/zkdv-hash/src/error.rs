@@ -1,0 +1,183 @@
+//! Everything that can be wrong with what this crate is asked to do.
+
+use crate::Dtype;
+
+/// Why something was not hashed, opened or drawn.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum HashError {
+    /// A digest of another length.
+    #[error("a digest has 32 bytes, these are {got}")]
+    DigestLength {
+        /// Bytes given.
+        got: usize,
+    },
+    /// Text that is not the lower-case hexadecimal form of a digest.
+    #[error("a digest is written as 64 hexadecimal digits in lower case; this text of {length} bytes is not")]
+    DigestText {
+        /// Length of the text in bytes.
+        length: usize,
+    },
+    /// A dtype that no commitment is defined for.
+    #[error("dtype `{name}` cannot be committed to: {reason}")]
+    Dtype {
+        /// The name as given.
+        name: String,
+        /// What to do about it.
+        reason: &'static str,
+    },
+    /// A tree kind that the protocol does not have.
+    #[error("there is no tree kind `{name}`; kinds are {}", crate::tree::TreeKind::names())]
+    TreeKind {
+        /// The name as given.
+        name: String,
+    },
+    /// A shape whose number of bytes does not fit the machine.
+    #[error("an array of shape {shape:?} and dtype {dtype} has more bytes than can be addressed")]
+    ShapeOverflow {
+        /// The shape as given.
+        shape: Vec<u64>,
+        /// The element type.
+        dtype: Dtype,
+    },
+    /// Bytes that do not fill the shape exactly.
+    #[error("an array of shape {shape:?} and dtype {dtype} has {expected} bytes, {got} were given")]
+    ByteCount {
+        /// The shape as given.
+        shape: Vec<u64>,
+        /// The element type.
+        dtype: Dtype,
+        /// Bytes that the shape calls for.
+        expected: u64,
+        /// Bytes given.
+        got: usize,
+    },
+    /// A probe ratio outside (0, 1].
+    #[error("the probe ratio must be above 0 and at most 1, it is {ratio}")]
+    ProbeRatio {
+        /// The ratio as given.
+        ratio: f64,
+    },
+    /// A last dimension that a binary64 number does not hold exactly.
+    #[error("a probed last dimension is at most 2^53 real numbers, this one has {dimension}")]
+    ProbeDimension {
+        /// The dimension as given.
+        dimension: u64,
+    },
+    /// A tree number that no probe stream is defined for.
+    #[error("probes belong to tree 0 (parameters) or 1 (optimizer), not {number}")]
+    ProbeTree {
+        /// The number as given.
+        number: u8,
+    },
+    /// Sign words of another number than the leaves call for.
+    #[error("the leaves call for {expected} sign words, {got} were given")]
+    SignWords {
+        /// Words that the probed leaves need together.
+        expected: usize,
+        /// Words given.
+        got: usize,
+    },
+    /// A result that does not fit the place it was to be written to.
+    #[error("{what} takes {expected} elements, there is room for {got}")]
+    OutputLength {
+        /// The result.
+        what: &'static str,
+        /// Elements it has.
+        expected: usize,
+        /// Elements there is room for.
+        got: usize,
+    },
+    /// A batch whose words do not fill its shape.
+    #[error("a batch of {rows} rows of {width} words does not have {words} words")]
+    BatchShape {
+        /// Rows as given.
+        rows: usize,
+        /// Words of a row as given.
+        width: usize,
+        /// Words given.
+        words: usize,
+    },
+    /// A batch of too many rows that hold nothing.
+    #[error("a batch of rows without words has at most {limit} rows, this one has {rows}")]
+    EmptyRows {
+        /// Rows as given.
+        rows: usize,
+        /// Rows that are accepted.
+        limit: usize,
+    },
+    /// A rolling window of no words.
+    #[error("the rolling window must hold at least one word")]
+    EmptyWindow,
+    /// A window of another length than the batch was committed with.
+    #[error("windows of this batch have {expected} words, this one has {got}")]
+    WindowLength {
+        /// Words of the rolling window.
+        expected: usize,
+        /// Words given.
+        got: usize,
+    },
+    /// A window that was to be shown and is not in the batch.
+    #[error("the window is in no row of the batch; its absence can be opened instead")]
+    WindowAbsent,
+    /// A window that was to be shown absent although its hash is in the list.
+    #[error("a window with this hash is in the batch, so its absence cannot be opened")]
+    WindowPresent,
+    /// A number that is no base of the rolling hash.
+    #[error("a rolling base is at least 2^32 and below 2^127 - 1, {value} is not")]
+    RollingBase {
+        /// The number as given.
+        value: u128,
+    },
+    /// An index beyond the end.
+    #[error("there is no {what} {index}, there are {count}")]
+    Index {
+        /// What is counted.
+        what: &'static str,
+        /// The index as given.
+        index: u64,
+        /// How many there are.
+        count: u64,
+    },
+    /// A shard with ranges that are not those of its leaf.
+    #[error("shard {shard} has {got} ranges, the leaf has {expected} dimensions")]
+    ShardDimensions {
+        /// Place of the shard in the list.
+        shard: usize,
+        /// Dimensions of the leaf.
+        expected: u64,
+        /// Ranges given.
+        got: usize,
+    },
+    /// A shard that ends before it starts.
+    #[error("shard {shard} stops before it starts in dimension {dimension}")]
+    ShardRange {
+        /// Place of the shard in the list.
+        shard: usize,
+        /// The dimension.
+        dimension: usize,
+    },
+    /// Shards that are not ordered by where they start.
+    #[error("shard {shard} does not start after the one before it; order shards by start, replicas once")]
+    ShardOrder {
+        /// Place of the later shard in the list.
+        shard: usize,
+    },
+    /// Shards that share elements.
+    #[error("shards {first} and {second} overlap")]
+    ShardOverlap {
+        /// Place of the earlier shard in the list.
+        first: usize,
+        /// Place of the later shard in the list.
+        second: usize,
+    },
+    /// A probability outside [0, 1].
+    #[error("the update check probability must be between 0 and 1, it is {probability}")]
+    Probability {
+        /// The probability as given.
+        probability: f64,
+    },
+    /// Checking every zeroth update.
+    #[error("checks every 0 updates are not defined; 1 checks all of them")]
+    EveryZero,
+}
