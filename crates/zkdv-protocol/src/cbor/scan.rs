@@ -43,7 +43,10 @@ pub fn measure(bytes: &[u8]) -> Result<usize, EncodingError> {
                 at = end;
             }
             Head::Array(count) => {
-                opened = Some(Level { items: count, map: None });
+                opened = Some(Level {
+                    items: count,
+                    map: None,
+                });
             }
             // Twice as many items as pairs: no file holds a map whose count would overflow here.
             Head::Map(count) => {

@@ -22,8 +22,8 @@ pub use events::{
 pub use payload::{Body, Payload, PayloadError, RecordType};
 pub use receipt::{Receipt, ReceiptError};
 pub use root::{
-    Challenger, Commit, Configuration, Durability, Evidence, PROTOCOL_VERSION, Prover, RootBody, Sampling, Schemes,
-    Tolerance,
+    Challenger, Commit, Configuration, Durability, Evidence, PROTOCOL_VERSION, Prover, RootBody, Schemes, Tolerance,
 };
 pub use schema::{BatchLayout, BatchLeaf, Leaf, Place, SchemaBody};
 pub use update::{Edit, Overlap, Roots, Scalar, Tree, UpdateBody};
+pub use zkdv_hash::challenge::Sampling;

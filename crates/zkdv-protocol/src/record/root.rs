@@ -6,6 +6,7 @@ use crate::cbor::{Item, Value};
 use crate::key::PublicKey;
 use crate::limits::{MAX_IN_FLIGHT, MAX_REPLAY_SNAPSHOT_INTERVAL, MAX_RUN_NAME_BYTES};
 use zkdv_hash::Digest;
+use zkdv_hash::challenge::Sampling;
 
 /// The version of the protocol that this crate reads and writes.
 pub const PROTOCOL_VERSION: u64 = 1;
@@ -99,15 +100,6 @@ pub struct Configuration {
     pub probe_ratio: f64,
     /// What is kept beside the transcript.
     pub evidence: Evidence,
-}
-
-/// Which updates are checked.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Sampling {
-    /// Each with this probability.
-    Probability(f64),
-    /// Update `u` where `(u + 1) mod n = 0`: for finding faults, and no evidence.
-    Every(u64),
 }
 
 /// The distance `|a - b| ≤ absolute + relative · max(|a|, |b|)` that a replay may have.
@@ -309,7 +301,7 @@ impl Configuration {
     fn from_item(item: Item<'_>) -> Parsed<Self> {
         let mut fields = Fields::of(item)?;
         let configuration = Self {
-            sampling: fields.required("sampling", Sampling::from_item)?,
+            sampling: fields.required("sampling", sampling)?,
             tolerance: fields.required("tolerance", Tolerance::from_item)?,
             commit: fields.required("commit", Commit::from_item)?,
             durability: fields.required("durability", Durability::from_item)?,
@@ -337,7 +329,7 @@ impl Configuration {
 
     fn to_value(&self) -> Value {
         Value::map([
-            ("sampling", self.sampling.to_value()),
+            ("sampling", sampling_value(self.sampling)),
             ("tolerance", self.tolerance.to_value()),
             ("commit", self.commit.into()),
             ("durability", self.durability.into()),
@@ -414,24 +406,22 @@ impl Configuration {
     }
 }
 
-impl Sampling {
-    fn from_item(item: Item<'_>) -> Parsed<Self> {
-        let mut fields = Fields::of(item)?;
-        let probability = fields.optional("probability", float)?;
-        let every = fields.optional("every", unsigned)?;
-        fields.finish(&["probability", "every"])?;
-        match (probability, every) {
-            (Some(probability), None) => Ok(Self::Probability(probability)),
-            (None, Some(every)) => Ok(Self::Every(every)),
-            _ => Err(BodyError::item("exactly one of probability, every", &item)),
-        }
+fn sampling(item: Item<'_>) -> Parsed<Sampling> {
+    let mut fields = Fields::of(item)?;
+    let probability = fields.optional("probability", float)?;
+    let every = fields.optional("every", unsigned)?;
+    fields.finish(&["probability", "every"])?;
+    match (probability, every) {
+        (Some(probability), None) => Ok(Sampling::Probability(probability)),
+        (None, Some(every)) => Ok(Sampling::Every(every)),
+        _ => Err(BodyError::item("exactly one of probability, every", &item)),
     }
+}
 
-    fn to_value(self) -> Value {
-        match self {
-            Self::Probability(probability) => Value::map([("probability", probability.into())]),
-            Self::Every(every) => Value::map([("every", every.into())]),
-        }
+fn sampling_value(sampling: Sampling) -> Value {
+    match sampling {
+        Sampling::Probability(probability) => Value::map([("probability", probability.into())]),
+        Sampling::Every(every) => Value::map([("every", every.into())]),
     }
 }
 

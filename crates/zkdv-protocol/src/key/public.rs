@@ -1,9 +1,8 @@
-//! Keys: the user's long-lived identity, the sessions' short-lived ones, and signers that live elsewhere.
-
 use crate::cbor::Value;
 use ed25519_dalek::VerifyingKey;
+use ed25519_dalek::pkcs8::spki::der::pem::LineEnding;
+use ed25519_dalek::pkcs8::{DecodePublicKey, EncodePublicKey};
 use std::fmt;
-use thiserror::Error;
 
 /// An Ed25519 public key (RFC 8032), as its 32 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -15,14 +14,28 @@ impl PublicKey {
         Self(bytes)
     }
 
+    /// The key in a PEM text with the label `PUBLIC KEY` (RFC 8410), if it is one.
+    pub fn from_pem(text: &str) -> Option<Self> {
+        VerifyingKey::from_public_key_pem(text)
+            .ok()
+            .map(|key| Self(key.to_bytes()))
+    }
+
     /// The key's bytes.
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
 
-    /// The key, ready to verify. Worth keeping where it verifies much.
+    /// The key, ready to verify; none where the bytes are no point, or one of small order, under which anything verifies.
+    ///
+    /// Takes the time of a fifth of a verification, so that it is worth keeping where it verifies much.
     pub fn to_verifying_key(&self) -> Option<VerifyingKey> {
         VerifyingKey::from_bytes(&self.0).ok().filter(|key| !key.is_weak())
+    }
+
+    /// The key as PEM text with the label `PUBLIC KEY` (RFC 8410), if its bytes are a point.
+    pub fn to_pem(&self) -> Option<String> {
+        self.to_verifying_key()?.to_public_key_pem(LineEnding::LF).ok()
     }
 }
 
@@ -38,32 +51,14 @@ impl fmt::Debug for PublicKey {
     }
 }
 
-impl From<PublicKey> for Value {
-    fn from(key: PublicKey) -> Self {
-        Self::Bytes(key.0.to_vec())
+impl From<VerifyingKey> for PublicKey {
+    fn from(key: VerifyingKey) -> Self {
+        Self(key.to_bytes())
     }
 }
 
-/// Signs with a key that may live elsewhere.
-pub trait Signer: Send + Sync {
-    /// The key that verifies what this signs.
-    fn public_key(&self) -> PublicKey;
-
-    /// Signs `message` with Ed25519 (RFC 8032, not prehashed).
-    ///
-    /// # Errors
-    /// Where the signer fails.
-    fn sign(&self, message: &[u8]) -> Result<[u8; 64], SignerError>;
-}
-
-/// A signer that failed.
-#[derive(Debug, Error)]
-#[error("the signer failed: {0}")]
-pub struct SignerError(Box<dyn std::error::Error + Send + Sync>);
-
-impl SignerError {
-    /// An error with this cause.
-    pub fn new(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
-        Self(cause.into())
+impl From<PublicKey> for Value {
+    fn from(key: PublicKey) -> Self {
+        Self::Bytes(key.0.to_vec())
     }
 }
