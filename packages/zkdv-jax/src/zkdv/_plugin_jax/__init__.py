@@ -1,1 +1,12 @@
 """What the JAX frontend declares to the plugin registry; imports no framework."""
+
+from zkdv.hooks import Declarations, hookimpl
+
+
+@hookimpl
+def zkdv_lowerings() -> Declarations:
+    """The forms of the commit call, by the platform that takes them; `portable` is for every other."""
+    return {
+        "jax/commit/cpu": "zkdv.jax._lowering_cpu:commit",
+        "jax/commit/portable": "zkdv.jax._lowering_portable:commit",
+    }
