@@ -25,7 +25,7 @@ import platformdirs
 from zkdv._native import Identity, NativeError
 from zkdv.errors import ZKDVError
 
-__all__ = ["ENVIRONMENT_VARIABLE", "create", "default_path", "load", "parse_public_key"]
+__all__ = ["ENVIRONMENT_VARIABLE", "create", "default_path", "load", "named_by_environment", "parse_public_key"]
 
 ENVIRONMENT_VARIABLE = "ZKDV_IDENTITY"
 
@@ -44,6 +44,11 @@ def default_path() -> Path:
     return platformdirs.user_config_path("zkdv") / "identity.pem"
 
 
+def named_by_environment() -> str | None:
+    """What the environment variable `ZKDV_IDENTITY` names; None where it is unset or empty."""
+    return os.environ.get(ENVIRONMENT_VARIABLE) or None
+
+
 def load(source: Path | str | None = None) -> Identity:
     """Load an identity key; create your own, with a line on standard error that says so, where none is named.
 
@@ -58,7 +63,7 @@ def load(source: Path | str | None = None) -> Identity:
         ZKDVError: The file does not exist, is no key, or others can read it; or the signer plugin does not give it.
     """
     origin = ""
-    if source is None and (named := os.environ.get(ENVIRONMENT_VARIABLE)):
+    if source is None and (named := named_by_environment()):
         source, origin = named, f" (named by {ENVIRONMENT_VARIABLE})"
     if source is None:
         path = default_path()
