@@ -1,4 +1,38 @@
 //! `zkdv._native`: the one native access point of the Python packages.
+//!
+//! Everything here converts, releases the GIL and maps errors; what is computed lives in `zkdv-hash` and `zkdv-protocol`.
+//! The documentation of each function stands in `packages/zkdv-core/src/zkdv/_native.pyi`.
+//!
+//! | module | what it gives Python |
+//! |---|---|
+//! | [`commitments`] | digests, trees, openings, rolling bases, challenges |
+//! | [`batch`] | commitments to batches and their openings |
+//! | [`probes`] | probes, and digest and probe of a leaf on the host |
+//! | [`xla`] | the XLA custom call that commits inside a compiled training step |
+
+mod argument;
+mod batch;
+mod buffer;
+mod commitments;
+mod errors;
+mod floats;
+mod pool;
+mod probes;
+mod xla;
 
 #[pyo3::pymodule]
-mod _native {}
+mod _native {
+    #[pymodule_export]
+    use crate::batch::{BatchCommitment, batch_commit};
+    #[pymodule_export]
+    use crate::commitments::{
+        chunk_open, chunk_verify, draw, leaf_digest, rolling_base, sharded_leaf_digest, tree_open, tree_root,
+        tree_verify,
+    };
+    #[pymodule_export]
+    use crate::errors::{NativeError, TranscriptExistsError, TranscriptLockedError, TranscriptWriteError};
+    #[pymodule_export]
+    use crate::probes::{commit_leaf, probe_kept, probe_length, probe_sign_words, probe_signs};
+    #[pymodule_export]
+    use crate::xla::{xla_ffi_element_types, xla_ffi_handler, xla_ffi_layout};
+}
