@@ -2,7 +2,7 @@
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyList};
+use pyo3::types::{PyBytes, PyList, PyMapping};
 use zkdv_hash::challenge::{Draw, Sampling};
 use zkdv_hash::leaf::Shard;
 use zkdv_hash::rolling::Base;
@@ -164,14 +164,14 @@ type PythonShard<'py> = (Vec<(u64, u64)>, Bound<'py, PyAny>);
 /// `{"probability": float}` or `{"every": int}`, as in the root record.
 fn sampling_rule(object: &Bound<'_, PyAny>) -> PyResult<Sampling> {
     let wanted = "sampling must be {\"probability\": float} or {\"every\": int}";
-    let dict = object.cast::<PyDict>().map_err(|_| PyTypeError::new_err(wanted))?;
-    match (dict.len(), dict.get_item("probability")?, dict.get_item("every")?) {
-        (1, Some(probability), None) => Ok(Sampling::Probability(argument::float(
-            &probability,
-            "sampling[\"probability\"]",
-        )?)),
-        (1, None, Some(every)) => Ok(Sampling::Every(argument::unsigned(&every, "sampling[\"every\"]")?)),
-        _ => Err(PyValueError::new_err(wanted)),
+    let mapping = object.cast::<PyMapping>().map_err(|_| PyTypeError::new_err(wanted))?;
+    let only = |key| Ok::<_, PyErr>(mapping.len()? == 1 && mapping.contains(key)?);
+    if only("probability")? {
+        argument::float(&mapping.get_item("probability")?, "sampling[\"probability\"]").map(Sampling::Probability)
+    } else if only("every")? {
+        argument::unsigned(&mapping.get_item("every")?, "sampling[\"every\"]").map(Sampling::Every)
+    } else {
+        Err(PyValueError::new_err(wanted))
     }
 }
 

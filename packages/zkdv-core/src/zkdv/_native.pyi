@@ -1,0 +1,281 @@
+"""The native part of zkdv: digests, openings, transcripts, verification and the XLA custom call.
+
+Digests are `bytes` of length 32 unless said otherwise; what they mean is fixed by the protocol's page "Commitments".
+Functions that take a buffer read it where it lies and release the GIL meanwhile: as with `hashlib`, nobody may write to
+it during the call. A wrong argument raises `TypeError` or `ValueError`; everything else raises `NativeError`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypeAlias, final
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import Buffer
+
+TreeKind: TypeAlias = Literal[
+    "parameters",
+    "optimizer",
+    "parameter-probes",
+    "optimizer-probes",
+    "batch-rows",
+    "batch-windows",
+    "attached",
+    "inputs",
+]
+
+class NativeError(Exception):
+    """A failure in the native part of zkdv."""
+
+class TranscriptExistsError(NativeError):
+    """The folder holds a transcript already; the message says how many updates it has and what can be done."""
+
+class TranscriptLockedError(NativeError):
+    """Another writer has the transcript open; the message names it."""
+
+class TranscriptWriteError(NativeError):
+    """The transcript could not be written, or not forced to disk; what was written before stays valid."""
+
+def leaf_digest(data: Buffer | NDArray[Any]) -> bytes:
+    """The plain BLAKE3-256 of a leaf's bytes.
+
+    Args:
+        data: Any C-contiguous buffer or NumPy array, of any dtype (those of `ml_dtypes` included).
+
+    Raises:
+        ValueError: The buffer is not C-contiguous, or holds big-endian elements.
+    """
+
+def sharded_leaf_digest(dimensions: int, shards: Sequence[tuple[Sequence[tuple[int, int]], bytes]]) -> bytes:
+    """The digest of a leaf that is spread over devices (scheme `zkdv-sharded-leaf-1`).
+
+    Args:
+        dimensions: Number of dimensions of the leaf.
+        shards: For each shard, in the order of their starts, `(start, stop)` in every dimension and the plain digest of
+            its own elements. Replicas of a shard appear once.
+
+    Raises:
+        ValueError: Shards overlap, are out of order, run backwards, or have another number of dimensions.
+    """
+
+def tree_root(kind: TreeKind, leaves: Sequence[bytes]) -> bytes:
+    """The root of the Merkle tree over the data of `leaves` (scheme `zkdv-tree-1`); there may be none."""
+
+def tree_open(kind: TreeKind, leaves: Sequence[bytes], index: int) -> list[bytes]:
+    """The siblings of leaf `index` from the bottom up, none at levels where its node was promoted.
+
+    Raises:
+        ValueError: There is no such leaf.
+    """
+
+def tree_verify(kind: TreeKind, root: bytes, count: int, index: int, leaf: bytes, path: Sequence[bytes]) -> bool:
+    """Whether `path` shows that leaf `index` of the `count` leaves under `root` has the data `leaf`."""
+
+def chunk_open(data: Buffer | NDArray[Any], chunk: int) -> tuple[bytes, list[bytes]]:
+    """Opens a chunk of 1024 bytes (the last may be shorter) inside a leaf's plain digest.
+
+    Returns:
+        The chunk's bytes, and the chaining values beside the path to the top, from the bottom up.
+
+    Raises:
+        ValueError: The leaf has no such chunk.
+    """
+
+def chunk_verify(digest: bytes, length: int, chunk: int, data: bytes, chain: Sequence[bytes]) -> bool:
+    """Whether `data` is chunk number `chunk` of a leaf of `length` bytes with this plain digest."""
+
+def rolling_base(root_digest: bytes) -> int:
+    """The base of a run's rolling hash, from the digest of its root record: at least 2^32, below 2^127 - 1."""
+
+def batch_commit(words: NDArray[np.uint32], rolling_window: int, base: int) -> BatchCommitment:
+    """Commits to a batch (scheme `zkdv-batch-1`).
+
+    Args:
+        words: Shape (rows, width), uint32, C-contiguous.
+        rolling_window: Words in a window; at least 1. Rows that are narrower have no windows.
+        base: The run's, as `rolling_base` gives it.
+    """
+
+@final
+class BatchCommitment:
+    """What a batch digest is made of; with it, openings are made from the batch's words and verified without them."""
+
+    def __init__(
+        self,
+        *,
+        rows: int,
+        width: int,
+        matrix: bytes,
+        row_root: bytes,
+        window_root: bytes,
+        window_count: int,
+        rolling_window: int,
+        base: int,
+    ) -> None: ...
+    @property
+    def digest(self) -> bytes:
+        """The batch digest: what an update's record holds."""
+
+    @property
+    def matrix(self) -> bytes:
+        """Plain digest of all bytes."""
+
+    @property
+    def row_root(self) -> bytes:
+        """Root over the digests of the rows."""
+
+    @property
+    def window_root(self) -> bytes:
+        """Root over the blocks of the sorted list of window hashes."""
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+
+    @property
+    def width(self) -> int:
+        """Words in a row."""
+
+    @property
+    def window_count(self) -> int:
+        """Different window hashes in the list."""
+
+    @property
+    def rolling_window(self) -> int:
+        """Words in a window."""
+
+    @property
+    def base(self) -> int:
+        """Base of the rolling hash."""
+
+    def open_row(self, words: NDArray[np.uint32], row: int) -> tuple[bytes, list[bytes]]:
+        """Opens a row.
+
+        Args:
+            words: The batch, shape (rows, width), uint32.
+            row: Index of the row.
+
+        Returns:
+            The row's bytes and its siblings in the tree of rows.
+        """
+
+    def verify_row(self, row: int, data: bytes, path: Sequence[bytes]) -> bool:
+        """Whether row `row` of this batch has the bytes `data`."""
+
+    def open_window(self, words: NDArray[np.uint32], window: NDArray[np.uint32]) -> tuple[int, int, bytes, list[bytes]]:
+        """Opens the first place where `window`, shape (length,), uint32, stands in one row.
+
+        Any number of words can be shown, not only windows of the length that was hashed.
+
+        Returns:
+            Row, position in the row, the row's bytes, and its siblings in the tree of rows.
+
+        Raises:
+            ValueError: No row holds these words in this order.
+        """
+
+    def verify_window(
+        self, window: NDArray[np.uint32], row: int, position: int, data: bytes, path: Sequence[bytes]
+    ) -> bool:
+        """Whether `window` stands at `position` in row `row` of this batch."""
+
+    def open_absence(
+        self, words: NDArray[np.uint32], window: NDArray[np.uint32]
+    ) -> list[tuple[int, bytes, list[bytes]]]:
+        """Opens the place in the sorted list where the hash of `window`, shape (rolling_window,), uint32, would stand.
+
+        That the window is absent is the prover's statement, unless somebody audited the batch.
+
+        Returns:
+            One block, or two neighbouring ones: index, bytes, siblings in the tree of blocks.
+
+        Raises:
+            ValueError: A window with this hash is in the batch.
+        """
+
+    def verify_absence(self, window: NDArray[np.uint32], blocks: Sequence[tuple[int, bytes, Sequence[bytes]]]) -> bool:
+        """Whether `blocks` show that no window with the hash of `window` is in this batch's list."""
+
+def probe_kept(dimension: int, ratio: float) -> int:
+    """How many numbers a probe keeps of a last dimension: `max(1, ceil(ratio * dimension))`.
+
+    Args:
+        dimension: Real numbers in the last dimension: doubled for complex leaves.
+        ratio: Above 0, at most 1.
+    """
+
+def probe_length(shape: Sequence[int], dtype: str, ratio: float) -> int:
+    """How many numbers the probe of a leaf has: none for integers, booleans and leaves without elements."""
+
+def probe_sign_words(shape: Sequence[int], dtype: str) -> int:
+    """How many sign words a leaf takes among the joined ones: none for leaves without a probe and for scalars."""
+
+def probe_signs(root_digest: bytes, tree: Literal[0, 1], leaf: int, dimension: int) -> NDArray[np.uint32]:
+    """The signs of a leaf's columns (scheme `zkdv-probe-1`).
+
+    Args:
+        root_digest: Digest of the run's root record.
+        tree: 0 for parameters, 1 for the optimizer state.
+        leaf: Place of the leaf in its tree.
+        dimension: Real numbers in the last dimension: doubled for complex leaves.
+
+    Returns:
+        Shape (ceil(dimension / 32),), uint32: column i counts as negative where bit `i % 32` of word `i // 32` is set.
+    """
+
+def commit_leaf(
+    data: Buffer | NDArray[Any], dtype: str, shape: Sequence[int], ratio: float, signs: NDArray[np.uint32]
+) -> tuple[bytes, NDArray[np.float32] | NDArray[np.float64] | None]:
+    """Digest and probe of a leaf on the host, in one pass.
+
+    Args:
+        data: The elements in C order.
+        dtype: Name of the dtype, as in the schema record.
+        shape: Shape of the leaf; empty for a scalar.
+        ratio: The probe ratio, above 0 and at most 1.
+        signs: Shape (probe_sign_words(shape, dtype),), uint32.
+
+    Returns:
+        The digest, and the probe, flattened: float64 for `float64` and `complex128`, else float32; None where the leaf
+        has none.
+    """
+
+def draw(
+    record_digest: bytes,
+    randomness: bytes,
+    sampling: Mapping[str, float],
+    update: int,
+    parameters: int,
+    optimizer: int,
+) -> tuple[bool, int | None, int | None]:
+    """Draws the challenge of an update (scheme `zkdv-challenge-1`).
+
+    Args:
+        record_digest: Digest of the update's record.
+        randomness: That of the challenger's receipt; empty where the transcript is its own challenger.
+        sampling: `{"probability": p}` or `{"every": n}`.
+        update: Index of the update.
+        parameters: Elements of all parameter leaves together.
+        optimizer: Elements of all optimizer leaves together.
+
+    Returns:
+        Whether the update is sampled, and the parameter and optimizer coordinates; None where there are no elements.
+    """
+
+def xla_ffi_handler() -> object:
+    """The XLA custom call `zkdv_commit`, for `jax.ffi.register_ffi_target("zkdv_commit", ..., platform="cpu")`.
+
+    Operands: `due` (uint32, shape (1,); bit 0: parameters, bit 1: optimizer state), the leaves (parameters first),
+    `signs` (uint32, shape (S,): the sign words of all probed leaves, joined). Attributes: `parameters` (int64: how many
+    leaves are parameters) and `probe_ratio` (float64). Results for L leaves: `digests` (uint32, shape (2 L, 8): digests
+    of the leaves, then of their probes' bytes), `probes32` (float32) and `probes64` (float64), the joined probes. What
+    is not due is zeros.
+
+    Returns:
+        A `PyCapsule`.
+    """
+
+def xla_ffi_layout() -> dict[str, int]:
+    """Sizes and offsets in bytes of the C structures that the custom call was built for, by `Structure.member`."""
+
+def xla_ffi_element_types() -> dict[str, int]:
+    """The element types that the custom call knows, by name, with XLA's numbers."""
