@@ -163,8 +163,8 @@ fn format_error(path: &Path, reason: &str) -> KeyError {
 #[cfg(unix)]
 fn refuse_exposed(path: &Path, metadata: &fs::Metadata) -> Result<(), KeyError> {
     use std::os::unix::fs::PermissionsExt;
-    let mode = metadata.permissions().mode() & 0o7777;
     const OTHERS: u32 = 0o077;
+    let mode = metadata.permissions().mode() & 0o7777;
     if mode & OTHERS == 0 {
         Ok(())
     } else {

@@ -203,11 +203,19 @@ impl RootBody {
         .with("parent", self.parent.as_ref().map(digest_value))
     }
 
-    /// Checks what the grammar leaves open: schemes, and the ranges of the configuration.
+    /// Checks what the grammar leaves open: the challenger's key, schemes, and the ranges of the configuration.
     ///
     /// # Errors
     /// The first thing that is out of range, with its kind.
     pub fn validate(&self) -> Result<(), BodyError> {
+        if let Some(key) = self.challenger.key
+            && key.to_verifying_key().is_none()
+        {
+            return Err(BodyError::new("an Ed25519 key that can verify", key.to_string())
+                .kind(BodyErrorKind::Configuration)
+                .within("key")
+                .within("challenger"));
+        }
         self.schemes.validate().map_err(|error| error.within("schemes"))?;
         self.configuration
             .validate()

@@ -1,0 +1,440 @@
+//! Which record may come next.
+
+use super::Counts;
+use super::pending::{Pending, Place};
+use crate::limits::MAX_PROGRAMS;
+use crate::record::{
+    Body, ChallengeBody, CheckBody, CloseBody, CloseReason, Configuration, Edit, ProgramBody, ProgramRole, Receipt,
+    RecordType, RootBody, Roots, SchemaBody, StateBody, StateReason, Tree, UpdateBody, Verdict,
+};
+use ed25519_dalek::VerifyingKey;
+use std::borrow::Cow;
+use std::collections::HashSet;
+use thiserror::Error;
+use zkdv_hash::challenge::{Draw, draw};
+use zkdv_hash::{Digest, leaf};
+
+/// A record that what was written before does not allow.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("a `{record_type}` record can't be written here: expected {expected}, got {got}")]
+pub struct OrderError {
+    /// The record's type.
+    pub record_type: RecordType,
+    /// What may come here.
+    pub expected: Cow<'static, str>,
+    /// What was to be written.
+    pub got: String,
+}
+
+type Admission = Result<(), Refusal>;
+
+struct Refusal {
+    expected: Cow<'static, str>,
+    got: String,
+}
+
+fn refuse<T>(expected: impl Into<Cow<'static, str>>, got: impl Into<String>) -> Result<T, Refusal> {
+    Err(Refusal {
+        expected: expected.into(),
+        got: got.into(),
+    })
+}
+
+#[derive(Debug)]
+pub(super) struct Order {
+    root: Digest,
+    configuration: Configuration,
+    challenger: Option<VerifyingKey>,
+    environment: bool,
+    layout: Option<Layout>,
+    /// The numbers of the program records with role `replay`.
+    replay_programs: HashSet<u64>,
+    programs: usize,
+    /// Whether the initial state is recorded.
+    started: bool,
+    /// The roots last recorded; none where an update left one out.
+    standing: [Option<Digest>; 4],
+    /// The reason of the state record after which no update was written.
+    state: Option<StateReason>,
+    pending: Pending,
+    counts: Counts,
+    closed: bool,
+}
+
+/// What later records need of the schema.
+#[derive(Debug)]
+struct Layout {
+    parameters: Vec<u64>,
+    optimizer: Vec<u64>,
+    parameter_elements: u64,
+    optimizer_elements: u64,
+    scalars: HashSet<String>,
+}
+
+impl Layout {
+    fn of(schema: &SchemaBody) -> Self {
+        let lengths = |leaves: &[crate::record::Leaf]| {
+            leaves
+                .iter()
+                .map(|leaf| leaf.elements().saturating_mul(leaf.dtype.size_bytes() as u64))
+                .collect()
+        };
+        Self {
+            parameters: lengths(&schema.parameters),
+            optimizer: lengths(&schema.optimizer),
+            parameter_elements: schema.parameter_elements(),
+            optimizer_elements: schema.optimizer_elements(),
+            scalars: schema.scalars.iter().cloned().collect(),
+        }
+    }
+
+    /// The length of a leaf in bytes.
+    fn length(&self, tree: Tree, leaf: u64) -> Option<u64> {
+        let lengths = match tree {
+            Tree::Parameters => &self.parameters,
+            Tree::Optimizer => &self.optimizer,
+        };
+        usize::try_from(leaf).ok().and_then(|leaf| lengths.get(leaf)).copied()
+    }
+}
+
+impl Order {
+    pub(super) fn after_root(root: &RootBody) -> Self {
+        Self {
+            root: Digest::ZERO,
+            configuration: root.configuration.clone(),
+            challenger: root.challenger.key.and_then(|key| key.to_verifying_key()),
+            environment: false,
+            layout: None,
+            replay_programs: HashSet::new(),
+            programs: 0,
+            started: false,
+            standing: [None; 4],
+            state: None,
+            pending: Pending::default(),
+            counts: Counts::default(),
+            closed: false,
+        }
+    }
+
+    pub(super) fn started(self, root: Digest) -> Self {
+        Self { root, ..self }
+    }
+
+    pub(super) const fn configuration(&self) -> &Configuration {
+        &self.configuration
+    }
+
+    pub(super) const fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    pub(super) const fn is_closed(&self) -> bool {
+        self.closed
+    }
+
+    /// Whether a record with this body may come next.
+    pub(super) fn admit(&self, body: &Body) -> Result<(), OrderError> {
+        let record_type = body.record_type();
+        self.admit_type(record_type)
+            .and_then(|()| match body {
+                Body::Root(_) => refuse("a root only at the start of a transcript", "another"),
+                Body::Resume(_) => refuse("a resume only at the start of a session", "one within it"),
+                Body::Environment(_) | Body::Checkpoint(_) => Ok(()),
+                Body::Schema(_) => self.admit_schema(),
+                Body::Program(body) => self.admit_program(body),
+                Body::State(body) => self.admit_state(body),
+                Body::Update(body) => self.admit_update(body),
+                Body::Challenge(body) => self.admit_challenge(body),
+                Body::Check(body) => self.admit_check(body),
+                Body::Close(body) => self.admit_close(*body),
+            })
+            .map_err(|Refusal { expected, got }| OrderError {
+                record_type,
+                expected,
+                got,
+            })
+    }
+
+    fn admit_type(&self, record_type: RecordType) -> Admission {
+        if self.closed {
+            return refuse("nothing after `close`", format!("`{record_type}`"));
+        }
+        if (record_type == RecordType::Environment) == self.environment {
+            return refuse(
+                "`environment` once, directly after the root",
+                format!("`{record_type}`"),
+            );
+        }
+        if self.state == Some(StateReason::Close) && record_type != RecordType::Close {
+            return refuse(
+                "`close` directly after the state with reason `close`",
+                format!("`{record_type}`"),
+            );
+        }
+        Ok(())
+    }
+
+    fn admit_schema(&self) -> Admission {
+        if self.layout.is_some() {
+            refuse("one schema", "a second")
+        } else {
+            Ok(())
+        }
+    }
+
+    fn admit_program(&self, _body: &ProgramBody) -> Admission {
+        if self.programs < MAX_PROGRAMS {
+            return Ok(());
+        }
+        refuse(format!("at most {MAX_PROGRAMS} programs"), "one more")
+    }
+
+    fn admit_state(&self, body: &StateBody) -> Admission {
+        if self.layout.is_none() {
+            return refuse("a schema before any state", "none");
+        }
+        if body.updates != self.counts.updates {
+            return refuse(format!("updates = {}", self.counts.updates), body.updates.to_string());
+        }
+        let present = body.roots.present();
+        if let Some(missing) = present.iter().position(|present| !present) {
+            return refuse("all four roots", format!("no `{}`", body.roots.entries()[missing].0));
+        }
+        match body.reason {
+            StateReason::Start if self.started => return refuse("one state with reason `start`", "a second"),
+            StateReason::Start => return Ok(()),
+            _ if !self.started => return refuse("a state with reason `start` first", format!("`{}`", body.reason)),
+            StateReason::Resume => return refuse("a state with reason `resume` only after a resume", "none"),
+            StateReason::Edit => return Ok(()),
+            StateReason::Close => {}
+        }
+        self.nothing_pending()?;
+        self.no_edit_announced()?;
+        for ((name, root), standing) in body.roots.entries().into_iter().zip(self.standing) {
+            if standing.is_some() && root != standing {
+                return refuse(format!("the `{name}` root last recorded"), "another");
+            }
+        }
+        Ok(())
+    }
+
+    fn admit_update(&self, body: &UpdateBody) -> Admission {
+        let Some(layout) = self.layout.as_ref().filter(|_| self.started) else {
+            return refuse("a schema and a state with reason `start` before any update", "none");
+        };
+        if body.update != self.counts.updates {
+            return refuse(
+                format!("update {}", self.counts.updates),
+                format!("update {}", body.update),
+            );
+        }
+        if !self.replay_programs.contains(&body.program) {
+            let got = format!("record {}", body.program);
+            return refuse("the number of a `program` record with role `replay`", got);
+        }
+        let due = Roots::due(&self.configuration, body.update);
+        for ((name, root), due) in body.after.entries().into_iter().zip(due) {
+            match (root, due) {
+                (None, true) => return refuse(format!("the `{name}` root, which is due"), "none"),
+                (Some(_), false) => return refuse(format!("no `{name}` root, which is not due"), "one"),
+                _ => {}
+            }
+        }
+        if let Some((name, _)) = body.scalars.iter().find(|(name, _)| !layout.scalars.contains(name)) {
+            return refuse("scalars that the schema declares", format!("{name:?}"));
+        }
+        admit_edits(layout, &body.edits)?;
+        match (body.has_large_edit(), self.state) {
+            (true, Some(StateReason::Edit)) => {}
+            (true, _) => {
+                return refuse(
+                    "a state with reason `edit` before an edit that leaves out the leaf's bytes",
+                    "none",
+                );
+            }
+            (false, _) => self.no_edit_announced()?,
+        }
+        match self.pending.oldest_check() {
+            Some((update, since)) if self.counts.updates - since >= self.configuration.max_check_lag => {
+                let lag = self.configuration.max_check_lag;
+                refuse(
+                    format!("the check of update {update}, which may come at most {lag} updates late"),
+                    "another update",
+                )
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn no_edit_announced(&self) -> Admission {
+        if self.state == Some(StateReason::Edit) {
+            return refuse(
+                "an update with an edit that leaves out the leaf's bytes, after its state",
+                "none",
+            );
+        }
+        Ok(())
+    }
+
+    fn nothing_pending(&self) -> Admission {
+        match self.pending.first() {
+            Some((update, what)) => refuse(format!("the {what} of update {update}"), "an end without it"),
+            None => Ok(()),
+        }
+    }
+
+    fn admit_challenge(&self, body: &ChallengeBody) -> Admission {
+        let Some(challenger) = &self.challenger else {
+            return refuse("no receipts, as the challenger gives none", "one");
+        };
+        let Some(place) = self.pending.challenge(body.update) else {
+            return refuse(
+                "an update that waits for its challenge",
+                format!("update {}", body.update),
+            );
+        };
+        match Receipt::open(&body.receipt, challenger) {
+            Err(error) => refuse("a receipt of the challenger that the root names", error.to_string()),
+            Ok(receipt) if receipt.root != self.root => refuse("a receipt for this run", "one for another"),
+            Ok(receipt) if (receipt.seq, receipt.record) != (place.seq, place.digest) => refuse(
+                format!("a receipt for record {}", place.seq),
+                format!("one for another, {}", receipt.seq),
+            ),
+            Ok(_) => Ok(()),
+        }
+    }
+
+    fn admit_check(&self, body: &CheckBody) -> Admission {
+        let Some(draw) = self.pending.check(body.update) else {
+            return refuse(
+                "a sampled update that waits for its check",
+                format!("update {}", body.update),
+            );
+        };
+        let interval = self.configuration.replay_snapshot_interval;
+        if body.snapshot > body.update || body.update - body.snapshot >= interval {
+            let expected = format!("a snapshot at most {} before update {}", interval - 1, body.update);
+            return refuse(expected, body.snapshot.to_string());
+        }
+        if body.tolerance != self.configuration.tolerance {
+            return refuse("the configuration's tolerance", format!("{:?}", body.tolerance));
+        }
+        for (tree, coordinate, drawn) in [
+            (Tree::Parameters, &body.parameter, draw.parameter),
+            (Tree::Optimizer, &body.optimizer, draw.optimizer),
+        ] {
+            let index = coordinate.as_ref().map(|coordinate| coordinate.index);
+            if index != drawn {
+                return refuse(
+                    format!("the coordinate drawn in `{tree}`, {drawn:?}"),
+                    format!("{index:?}"),
+                );
+            }
+        }
+        if body.exact && body.verdict != Verdict::Passed {
+            return refuse("the verdict `passed` of an exact replay", format!("`{}`", body.verdict));
+        }
+        Ok(())
+    }
+
+    fn admit_close(&self, body: CloseBody) -> Admission {
+        let counted = self.counts.close(body.reason);
+        if body != counted {
+            return refuse(format!("{counted:?}"), format!("{body:?}"));
+        }
+        if body.reason == CloseReason::Finished && self.layout.is_some() && self.state != Some(StateReason::Close) {
+            return refuse("a state with reason `close` directly before", "none");
+        }
+        Ok(())
+    }
+
+    /// Takes an admitted record as written.
+    pub(super) fn advance(&mut self, body: &Body, seq: u64, digest: Digest) {
+        match body {
+            Body::Root(_) | Body::Resume(_) | Body::Checkpoint(_) => {}
+            Body::Environment(_) => self.environment = true,
+            Body::Schema(body) => self.layout = Some(Layout::of(body)),
+            Body::Program(body) => {
+                self.programs += 1;
+                if body.role == ProgramRole::Replay {
+                    self.replay_programs.insert(seq);
+                }
+            }
+            Body::State(body) => {
+                self.started = true;
+                self.state = Some(body.reason);
+                self.standing = body.roots.entries().map(|(_, root)| root);
+            }
+            Body::Update(body) => {
+                self.state = None;
+                self.standing = body.after.entries().map(|(_, root)| root);
+                self.counts.updates += 1;
+                self.counts.edits += body.edits.len() as u64;
+                if self.challenger.is_some() {
+                    self.pending.expect_challenge(body.update, Place { seq, digest });
+                } else {
+                    self.sample(body.update, digest, &[]);
+                }
+            }
+            Body::Challenge(body) => self.challenged(body),
+            Body::Check(body) => {
+                self.pending.checked(body.update);
+                match body.verdict {
+                    Verdict::Passed => self.counts.passed += 1,
+                    Verdict::Failed => self.counts.failed += 1,
+                    Verdict::Unresolved => {}
+                }
+            }
+            Body::Close(_) => self.closed = true,
+        }
+    }
+
+    fn challenged(&mut self, body: &ChallengeBody) {
+        let receipt = self
+            .challenger
+            .and_then(|challenger| Receipt::open(&body.receipt, &challenger).ok());
+        if let (Some(receipt), Some(place)) = (receipt, self.pending.challenge(body.update)) {
+            self.pending.challenged(body.update);
+            self.sample(body.update, place.digest, &receipt.randomness);
+        }
+    }
+
+    fn sample(&mut self, update: u64, digest: Digest, randomness: &[u8]) {
+        let Some(layout) = &self.layout else { return };
+        let (parameters, optimizer) = (layout.parameter_elements, layout.optimizer_elements);
+        // The rule was validated with the root.
+        if let Ok(draw @ Draw { sampled: true, .. }) = draw(
+            &digest,
+            randomness,
+            &self.configuration.sampling,
+            update,
+            parameters,
+            optimizer,
+        ) {
+            self.counts.sampled += 1;
+            self.pending.expect_check(update, draw, self.counts.updates);
+        }
+    }
+}
+
+fn admit_edits(layout: &Layout, edits: &[Edit]) -> Admission {
+    let mut seen = HashSet::new();
+    for edit in edits {
+        let name = format!("leaf {} of `{}`", edit.leaf, edit.tree);
+        let Some(length) = layout.length(edit.tree, edit.leaf) else {
+            return refuse("an edit of a leaf that the schema has", name);
+        };
+        if !seen.insert((edit.tree, edit.leaf)) {
+            return refuse("one edit of a leaf", format!("two of {name}"));
+        }
+        let Some(value) = &edit.value else { continue };
+        if value.len() as u64 != length {
+            return refuse(format!("{length} bytes for {name}"), value.len().to_string());
+        }
+        if leaf::digest(value) != edit.digest {
+            return refuse(format!("the digest of the bytes for {name}"), "another");
+        }
+    }
+    Ok(())
+}
