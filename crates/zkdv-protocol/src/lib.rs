@@ -3,6 +3,9 @@
 pub mod cbor;
 pub mod chain;
 pub mod cose;
+pub mod file;
 pub mod key;
 pub mod limits;
+pub mod reader;
 pub mod record;
+pub mod standing;

@@ -40,6 +40,11 @@ impl BodyError {
         }
     }
 
+    /// An entry that is not the caller's to give.
+    pub(crate) fn filled_in(key: &str) -> Self {
+        Self::new("no entry, as it is filled in", "one").within(key)
+    }
+
     pub(super) fn item(expected: impl Into<Cow<'static, str>>, got: &Item<'_>) -> Self {
         Self::new(expected, got.describe())
     }

@@ -2,6 +2,7 @@ use super::error::{BodyError, BodyErrorKind};
 use super::fields::{
     Fields, Parsed, boolean, digest, digest_value, float, name, public_key, text_enum, text_of, unsigned,
 };
+use super::payload::{Body, RecordType};
 use crate::cbor::{Item, Value};
 use crate::key::PublicKey;
 use crate::limits::{MAX_IN_FLIGHT, MAX_REPLAY_SNAPSHOT_INTERVAL, MAX_RUN_NAME_BYTES};
@@ -201,6 +202,17 @@ impl RootBody {
             ("configuration", self.configuration.to_value()),
         ])
         .with("parent", self.parent.as_ref().map(digest_value))
+    }
+
+    /// Reads the body of a root by its grammar.
+    ///
+    /// # Errors
+    /// The first place where it departs from it.
+    pub fn from_value(value: &Value) -> Result<Self, BodyError> {
+        match Body::from_value(RecordType::Root, value)? {
+            Body::Root(body) => Ok(*body),
+            other => Err(BodyError::new("a root", other.record_type().as_str())),
+        }
     }
 
     /// Checks what the grammar leaves open: the challenger's key, schemes, and the ranges of the configuration.

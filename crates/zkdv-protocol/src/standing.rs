@@ -1,0 +1,87 @@
+//! What is in a transcript, for people who are about to write one: read off the records, and not verified.
+
+use crate::reader::{ReadError, RecordReader};
+use crate::record::{Body, Payload, RecordType};
+use std::fmt;
+use std::io::{self, Read};
+
+/// How far a transcript got.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// How many records can be read.
+    pub records: u64,
+    /// How many updates the run has behind it; those that a resume gave up are not counted.
+    pub updates: u64,
+    /// Whether it ends with a `close`.
+    pub closed: bool,
+    /// Offset of the first byte that belongs to no whole record, where there is one.
+    pub unreadable: Option<u64>,
+}
+
+impl Standing {
+    /// Reads a transcript from its start.
+    ///
+    /// # Errors
+    /// Those of the stream.
+    pub fn read(source: impl Read) -> io::Result<Self> {
+        let mut standing = Self::default();
+        let mut records = RecordReader::new(source);
+        for record in &mut records {
+            match record {
+                Ok(record) => standing.count(
+                    record
+                        .frame()
+                        .ok()
+                        .and_then(|frame| Payload::decode(frame.payload).ok()),
+                ),
+                Err(ReadError::Io { source, .. }) => return Err(source),
+                Err(_) => standing.unreadable = Some(0),
+            }
+        }
+        standing.unreadable = standing.unreadable.map(|_| records.offset());
+        Ok(standing)
+    }
+
+    fn count(&mut self, payload: Option<Payload<'_>>) {
+        self.records += 1;
+        let record_type = payload.and_then(|payload| payload.record_type());
+        self.closed = record_type == Some(RecordType::Close);
+        match record_type {
+            Some(RecordType::Update) => self.updates += 1,
+            Some(record_type @ RecordType::Resume) => {
+                if let Some(Ok(Body::Resume(body))) = payload.map(|payload| Body::from_item(record_type, payload.body))
+                {
+                    self.updates = body.updates;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// What somebody can do who wants to train here.
+    pub const fn what_to_do(&self) -> &'static str {
+        if self.closed {
+            "a closed run is not continued: choose another path, and name this run's head as `parent` to go on from it"
+        } else {
+            "pass resume=True to go on with it, or choose another path"
+        }
+    }
+}
+
+impl fmt::Display for Standing {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plural = |count: u64| if count == 1 { "" } else { "s" };
+        let Self { records, updates, .. } = self;
+        let closed = if self.closed { "closed" } else { "not closed" };
+        write!(
+            formatter,
+            "{closed}, of {updates} update{} in {records} record{}",
+            plural(*updates),
+            plural(*records)
+        )?;
+        match self.unreadable {
+            Some(offset) => write!(formatter, ", with bytes from {offset} on that are no whole record"),
+            None => Ok(()),
+        }
+    }
+}
