@@ -42,7 +42,7 @@ SCRIPT_LIMIT_BYTES = 16 * 1024 * 1024
 
 # Instruction sets that compilers and libraries choose kernels by, on x86 and Arm.
 _VECTOR_ISA = re.compile(
-    r"(a?sse|ssse)\w*|pni|avx\w*|fma\w*|f16c|bmi[12]|amx\w*|aes|vaes|v?pclmulqdq|sha_ni|gfni|asimd\w*|neon|sve\w*|sme\w*|"
+    r"(a?sse|ssse)\w*|pni|avx\w*|fma\w*|f16c|bmi[12]|amx\w*|aes|vaes|v?pclmulqdq|sha_ni|gfni|asimd\w*|neon|sve\w*|sme\d*(_\w+)?|"
     r"bf16|i8mm|fphp|fcma|sha[123]\w*"
 )
 # Slashes of either kind, home folders, user@host, host:port, and addresses of four numbers.
