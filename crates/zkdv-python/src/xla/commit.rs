@@ -154,6 +154,10 @@ impl Operand<'_> {
                 self.element, self.shape
             ));
         }
+        // An empty slice points nowhere, so it need not be aligned.
+        if self.bytes.is_empty() {
+            return Ok(&[]);
+        }
         bytemuck::try_cast_slice(self.bytes).map_err(|_| format!("{name} is not aligned for uint32"))
     }
 }
