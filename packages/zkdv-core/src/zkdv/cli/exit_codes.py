@@ -1,0 +1,26 @@
+"""Exit codes of every command (docs/guides/command-line.md)."""
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What a command says to the shell."""
+
+    PASSED = 0
+    """What was asked for was done; `verify`: closed, and no violation."""
+
+    FAILED = 1
+    """`verify`: a violation, a failed check, an edit that was not allowed, or a requirement not met; `plugins`: a
+    conflict or a broken plugin."""
+
+    UNUSABLE = 2
+    """No result: wrong usage, something unreadable, or an internal error."""
+
+    INCOMPLETE = 3
+    """`verify`: no violation, but not closed, with a torn tail, an unresolved check or an unlinked resume."""
+
+    INTERRUPTED = 130
+    """Stopped by the user (128 + SIGINT)."""
+
+    OUTPUT_CLOSED = 141
+    """Whoever read the output stopped reading (128 + SIGPIPE)."""

@@ -1,0 +1,83 @@
+"""`zkdv verify`: say whether transcripts hold, in words that need no knowledge of the format."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from zkdv.cli import terminal
+from zkdv.cli.exit_codes import ExitCode
+from zkdv.cli.options import Debug, Json
+from zkdv.cli.verdict import write_verdict
+from zkdv.errors import ZKDVError
+from zkdv.identity import parse_public_key
+from zkdv.verification import RunReport, VerificationReport, parse_digest
+from zkdv.verification import verify as verify_transcripts
+
+# Gravest first; an unreadable path is no verdict, and worse than an incomplete one.
+_GRAVITY = (ExitCode.FAILED, ExitCode.UNUSABLE, ExitCode.INCOMPLETE, ExitCode.PASSED)
+
+
+def verify(
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Runs' folders, or their records files.")],
+    *,
+    identity: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY", help="The run must be signed by this key: 64 hexadecimal digits, or a PEM file (PUBLIC KEY)."
+        ),
+    ] = None,
+    head: Annotated[
+        str | None, typer.Option(metavar="DIGEST", help="The last record must have this digest; one PATH only.")
+    ] = None,
+    require: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CONDITION,...",
+            help="Fail unless met: closed, no-edits, identity, level=record|checked|audited, probability>=NUMBER.",
+        ),
+    ] = None,
+    allow_edits: Annotated[
+        bool, typer.Option("--allow-edits", help="Accept recorded changes of the state between updates.")
+    ] = False,
+    as_json: Json = False,
+    debug: Debug = False,  # noqa: ARG001 (read before parsing)
+) -> None:
+    """Say whether transcripts hold: every record, signature, link, sampling decision and check.
+
+    Exit codes: 0 passed, 1 failed, 2 wrong usage or unreadable, 3 incomplete (not closed, or unresolved).
+    """
+    if head is not None and len(paths) > 1:
+        raise typer.BadParameter(
+            f"--head is the digest of one transcript's last record, and there are {len(paths)} paths"
+        )
+    try:
+        key = None if identity is None else parse_public_key(identity)
+        digest = None if head is None else parse_digest(head)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    conditions = [condition.strip() for group in require or () for condition in group.split(",")]
+    codes: set[int] = set()
+    runs: list[RunReport] = []
+    for path in paths:
+        try:
+            with terminal.progress(f"verifying {path}") as progress:
+                (run,) = verify_transcripts(
+                    path, identity=key, head=digest, require=conditions, allow_edits=allow_edits, progress=progress
+                ).runs
+        except ZKDVError as error:
+            terminal.complain(str(error))
+            codes.add(ExitCode.UNUSABLE)
+            continue
+        except ValueError as error:  # A condition that there is not.
+            raise typer.BadParameter(str(error)) from error
+        runs.append(run)
+        codes.add(run.exit_code)
+        if not as_json:
+            if len(runs) > 1:
+                terminal.write()
+            write_verdict(run)
+    code = next(code for code in _GRAVITY if code in codes)
+    if as_json:
+        terminal.write_json({**VerificationReport(tuple(runs)).as_json(), "exit_code": int(code)})
+    raise typer.Exit(code)
