@@ -12,6 +12,14 @@ stage_python_sources() {
     find .docs/src -name __pycache__ -prune -exec rm -rf {} +
 }
 
+# The commands and their options, as the program itself states them, for docs/reference/command-line.md.
+describe_command_line() {
+    mkdir -p .docs
+    uv run --no-sync python -m typer zkdv.cli.application utils docs --name zkdv |
+        # Its headings stand below the page's own; the first one repeats the page's title.
+        sed -e '1,/^# /d' -e 's/^#/##/' >.docs/command-line.md
+}
+
 build_rustdoc() {
     # Crates that are only FFI have no documentation of their own (`doc = false`).
     RUSTDOCFLAGS="-D warnings" cargo doc --quiet --locked --workspace --no-deps
