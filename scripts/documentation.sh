@@ -15,7 +15,7 @@ stage_python_sources() {
 # The commands and their options, as the program itself states them, for docs/reference/command-line.md.
 describe_command_line() {
     mkdir -p .docs
-    uv run --no-sync python -m typer zkdv.cli.application utils docs --name zkdv |
+    uv run --no-sync python -m typer zkdv.cli._application utils docs --name zkdv |
         # Its headings stand below the page's own; the first one repeats the page's title.
         sed -e '1,/^# /d' -e 's/^#/##/' >.docs/command-line.md
 }
