@@ -9,13 +9,10 @@ from typing import Annotated
 
 import typer
 
-import zkdv.cli.inspect
-import zkdv.cli.key
-import zkdv.cli.plugins
-import zkdv.cli.verify
-from zkdv.cli import terminal
-from zkdv.cli.exit_codes import ExitCode
-from zkdv.cli.options import Debug, debug_requested
+from zkdv.cli import _inspect, _key, _plugins, _verify
+from zkdv.cli import _terminal as terminal
+from zkdv.cli._exit_codes import ExitCode
+from zkdv.cli._options import Debug, debug_requested
 from zkdv.errors import ZKDVError
 
 # `UsageError` and the base of all errors in a command line; releases of typer differ in where they are.
@@ -29,10 +26,10 @@ application = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-application.command("verify")(zkdv.cli.verify.verify)
-application.command("inspect")(zkdv.cli.inspect.inspect)
-application.add_typer(zkdv.cli.key.application, name="key")
-application.command("plugins")(zkdv.cli.plugins.plugins)
+application.command("verify")(_verify.verify)
+application.command("inspect")(_inspect.inspect)
+application.add_typer(_key.application, name="key")
+application.command("plugins")(_plugins.plugins)
 
 
 def _print_version(requested: bool) -> None:  # noqa: FBT001 (typer's callback)

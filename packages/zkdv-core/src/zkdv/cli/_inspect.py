@@ -9,9 +9,9 @@ import typer
 from rich.text import Text
 
 from zkdv._native import NativeError, RecordReader
-from zkdv.cli import terminal
-from zkdv.cli.exit_codes import ExitCode
-from zkdv.cli.options import Debug, Json
+from zkdv.cli import _terminal as terminal
+from zkdv.cli._exit_codes import ExitCode
+from zkdv.cli._options import Debug, Json
 from zkdv.errors import ZKDVError
 
 NOT_VERIFIED = "Nothing here is verified: `zkdv verify` says what holds."

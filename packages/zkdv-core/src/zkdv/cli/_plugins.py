@@ -3,9 +3,9 @@
 import typer
 from rich.text import Text
 
-from zkdv.cli import terminal
-from zkdv.cli.exit_codes import ExitCode
-from zkdv.cli.options import Debug, Json
+from zkdv.cli import _terminal as terminal
+from zkdv.cli._exit_codes import ExitCode
+from zkdv.cli._options import Debug, Json
 from zkdv.plugins import Plugin, Registry, registry
 
 

@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from zkdv import identity
-from zkdv.cli import terminal
-from zkdv.cli.options import Debug, Json
+from zkdv.cli import _terminal as terminal
+from zkdv.cli._options import Debug, Json
 from zkdv.errors import ZKDVError
 
 application = typer.Typer(help="Create and show identity keys.", no_args_is_help=False, rich_markup_mode=None)

@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from zkdv.cli import terminal
-from zkdv.cli.exit_codes import ExitCode
-from zkdv.cli.options import Debug, Json
-from zkdv.cli.verdict import write_verdict
+from zkdv.cli import _terminal as terminal
+from zkdv.cli._exit_codes import ExitCode
+from zkdv.cli._options import Debug, Json
+from zkdv.cli._verdict import write_verdict
 from zkdv.errors import ZKDVError
 from zkdv.identity import parse_public_key
 from zkdv.verification import RunReport, VerificationReport, parse_digest

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 from rich.text import Text
 
-from zkdv.cli.terminal import harmless, write
+from zkdv.cli._terminal import harmless, write
 from zkdv.verification import RunReport, Verdict
 
 SHOWN_VIOLATIONS = 20
