@@ -8,4 +8,7 @@ pub mod key;
 pub mod limits;
 pub mod reader;
 pub mod record;
+pub mod report;
 pub mod standing;
+pub mod verify;
+pub mod violation;

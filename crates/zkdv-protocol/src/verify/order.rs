@@ -1,0 +1,206 @@
+//! Which record may come next, and what must have come before.
+
+use crate::record::{CloseReason, RecordType, StateReason};
+
+/// Whether something was seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Seen {
+    No,
+    Yes,
+    /// Records were lost, and it may have been among them.
+    Perhaps,
+}
+
+/// The grammar of the order of records.
+#[derive(Debug)]
+pub(crate) struct Order {
+    /// No, directly after `root` and `resume`.
+    environment: Seen,
+    schema: Seen,
+    /// Whether a schema may stand here.
+    schema_fits: bool,
+    start: Seen,
+    /// No, from a `resume` on until its `state`.
+    resumed: Seen,
+    /// Whether a `state` for an edit stands since the last update.
+    edit: Seen,
+    /// Whether the record before is the `state` that comes before `close`.
+    closing: Seen,
+    /// Whether records were lost since the last update.
+    lost: bool,
+    next_update: Option<u64>,
+}
+
+/// What is wrong with a record's place.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Misplaced {
+    Order(String),
+    StateMissing(String),
+    UpdateIndex(String),
+}
+
+impl Order {
+    /// The order after a root record.
+    pub(crate) fn new() -> Self {
+        Self {
+            environment: Seen::No,
+            schema: Seen::No,
+            schema_fits: true,
+            start: Seen::No,
+            resumed: Seen::Yes,
+            edit: Seen::No,
+            closing: Seen::No,
+            lost: false,
+            next_update: Some(0),
+        }
+    }
+
+    /// Records were lost.
+    pub(crate) fn lose(&mut self) {
+        for seen in [&mut self.schema, &mut self.start] {
+            if *seen == Seen::No {
+                *seen = Seen::Perhaps;
+            }
+        }
+        for seen in [&mut self.environment, &mut self.resumed, &mut self.edit, &mut self.closing] {
+            *seen = Seen::Perhaps;
+        }
+        self.schema_fits = true;
+        self.lost = true;
+        self.next_update = None;
+    }
+
+    /// How many updates led to the present state, where that is known.
+    pub(crate) fn updates(&self) -> Option<u64> {
+        self.next_update
+    }
+
+    /// Any record but a root.
+    pub(crate) fn record(&mut self, record_type: RecordType) -> Option<Misplaced> {
+        let environment = std::mem::replace(&mut self.environment, Seen::Yes);
+        let closing = std::mem::replace(&mut self.closing, Seen::No);
+        let fits = match record_type {
+            RecordType::Environment => environment != Seen::Yes,
+            _ => environment != Seen::No,
+        };
+        if !fits {
+            return Some(Misplaced::Order(match record_type {
+                RecordType::Environment => "an environment record stands only directly after root and resume".to_owned(),
+                other => format!("an environment record must stand directly after root and resume, here is {other}"),
+            }));
+        }
+        match record_type {
+            RecordType::Close => self.closing = closing,
+            RecordType::Resume => {}
+            _ if closing == Seen::Yes => {
+                return Some(Misplaced::Order(format!(
+                    "only close may follow the state that is recorded before it, here is {record_type}"
+                )));
+            }
+            _ => {}
+        }
+        None
+    }
+
+    pub(crate) fn schema(&mut self) -> Option<Misplaced> {
+        let fits = std::mem::replace(&mut self.schema_fits, false);
+        self.schema = Seen::Yes;
+        (!fits).then(|| {
+            let rule = "a schema stands once before the first state, and after a resume that changes the layout";
+            Misplaced::Order(rule.to_owned())
+        })
+    }
+
+    pub(crate) fn state(&mut self, reason: StateReason, updates: u64) -> Option<Misplaced> {
+        let mut wrong = None;
+        if self.schema == Seen::No {
+            self.schema = Seen::Perhaps;
+            wrong = Some("a state stands after the schema, here is none".to_owned());
+        }
+        self.schema_fits = self.lost;
+        let fits = match reason {
+            StateReason::Start => std::mem::replace(&mut self.start, Seen::Yes) != Seen::Yes,
+            StateReason::Resume => std::mem::replace(&mut self.resumed, Seen::Yes) != Seen::Yes,
+            StateReason::Edit => {
+                self.edit = Seen::Yes;
+                true
+            }
+            StateReason::Close => {
+                self.closing = Seen::Yes;
+                true
+            }
+        };
+        if !fits {
+            wrong.get_or_insert(format!("a state with reason {reason} does not stand here"));
+        }
+        if let Some(expected) = self.next_update
+            && expected != updates
+        {
+            wrong.get_or_insert(format!("{expected} updates stand before this state, it names {updates}"));
+        }
+        wrong.map(Misplaced::Order)
+    }
+
+    pub(crate) fn update(&mut self, update: u64, has_large_edit: bool) -> Vec<Misplaced> {
+        let mut wrong = Vec::new();
+        if self.schema == Seen::No {
+            wrong.push(Misplaced::Order("an update stands after the schema, here is none".to_owned()));
+        }
+        if self.start == Seen::No {
+            wrong.push(Misplaced::StateMissing("no state with reason start stands before the first update".to_owned()));
+        }
+        if self.resumed == Seen::No {
+            wrong.push(Misplaced::StateMissing(
+                "no state with reason resume stands between the resume and this update".to_owned(),
+            ));
+        }
+        if has_large_edit && self.edit == Seen::No {
+            wrong.push(Misplaced::StateMissing(format!(
+                "update {update} lists an edit without the leaf's bytes, and no state with reason edit stands before it"
+            )));
+        }
+        if !has_large_edit && self.edit == Seen::Yes {
+            wrong.push(Misplaced::Order(format!(
+                "a state with reason edit stands before update {update}, which lists no edit without the leaf's bytes"
+            )));
+        }
+        if let Some(expected) = self.next_update
+            && expected != update
+        {
+            wrong.push(Misplaced::UpdateIndex(format!("expected update {expected}, got update {update}")));
+        }
+        // What was missing is said once.
+        for seen in [&mut self.schema, &mut self.start, &mut self.resumed] {
+            *seen = Seen::Yes;
+        }
+        self.edit = Seen::No;
+        self.schema_fits = false;
+        self.lost = false;
+        self.next_update = update.checked_add(1);
+        wrong
+    }
+
+    pub(crate) fn resume(&mut self, updates: u64) {
+        self.environment = Seen::No;
+        self.schema_fits = true;
+        self.resumed = Seen::No;
+        self.edit = Seen::No;
+        self.closing = Seen::No;
+        self.lost = false;
+        self.next_update = Some(updates);
+    }
+
+    pub(crate) fn close(&mut self, reason: CloseReason) -> Vec<Misplaced> {
+        let mut wrong = Vec::new();
+        let state_due = reason == CloseReason::Finished && self.schema == Seen::Yes;
+        if self.resumed == Seen::No && state_due {
+            wrong.push(Misplaced::StateMissing("no state with reason resume stands after the resume".to_owned()));
+        } else if self.closing == Seen::No && state_due {
+            wrong.push(Misplaced::StateMissing("no state with reason close stands directly before the close".to_owned()));
+        }
+        if self.edit == Seen::Yes {
+            wrong.push(Misplaced::Order("a state with reason edit stands before the close, and no update after it".to_owned()));
+        }
+        wrong
+    }
+}
