@@ -1,6 +1,6 @@
 use super::{PublicKey, Signer, SignerError};
 use ed25519_dalek::pkcs8::spki::der::pem::LineEnding;
-use ed25519_dalek::pkcs8::{DecodePrivateKey, EncodePrivateKey};
+use ed25519_dalek::pkcs8::{DecodePrivateKey, EncodePrivateKey, KeypairBytes};
 use ed25519_dalek::{Signer as _, SigningKey};
 use std::fmt;
 use std::fs::{self, File};
@@ -115,9 +115,13 @@ impl IdentityKey {
         let mut seed = Zeroizing::new([0; 32]);
         getrandom::fill(seed.as_mut_slice())?;
         let key = SigningKey::from_bytes(&seed);
-        let text = key
-            .to_pkcs8_pem(LineEnding::LF)
-            .map_err(|error| failed(io::Error::other(error)))?;
+        // Without the public half, which other libraries refuse to read: PKCS#8 version 1, as RFC 8410 has it first.
+        let text = KeypairBytes {
+            secret_key: *seed,
+            public_key: None,
+        }
+        .to_pkcs8_pem(LineEnding::LF)
+        .map_err(|error| failed(io::Error::other(error)))?;
         let folder = match path.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
             _ => Path::new("."),

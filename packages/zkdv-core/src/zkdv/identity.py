@@ -15,9 +15,7 @@ import base64
 import binascii
 import os
 import re
-import secrets
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import platformdirs
@@ -64,13 +62,10 @@ def load(source: Path | str | None = None) -> Identity:
     """
     origin = ""
     if source is None and (named := named_by_environment()):
-        source, origin = named, f" (named by {ENVIRONMENT_VARIABLE})"
+        source, origin = named, f" ({ENVIRONMENT_VARIABLE} names it)"
     if source is None:
         path = default_path()
-        if not path.exists():
-            with suppress(FileExistsError):  # Another process was first, and its key is ours too.
-                return _create_with_notice(path)
-        return _load_file(path, "")
+        return _load_file(path, "") if path.exists() else _create_with_notice(path)
     if isinstance(source, str) and (reference := _SIGNER_REFERENCE.fullmatch(source)):
         return _from_signer(reference["signer"], reference["argument"])
     return _load_file(Path(source).expanduser(), origin)
@@ -86,27 +81,12 @@ def create(path: Path | None = None) -> Identity:
         The identity.
 
     Raises:
-        FileExistsError: There is a file already; it is left as it is.
-        ZKDVError: The file cannot be written.
+        ZKDVError: There is a file already, which is left as it is; or it cannot be written.
     """
-    path = default_path() if path is None else path
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise ZKDVError(f"no folder for the identity key {path} can be created: {error.strerror}") from error
-    # Written aside and linked into place: another process never reads half a key, and a link never replaces a file.
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    try:
-        identity = Identity.generate(str(aside))
-        try:
-            path.hardlink_to(aside)
-        finally:
-            aside.unlink()
-    except FileExistsError:
-        raise FileExistsError(f"{path} exists already and is left as it is; name another file for a new key") from None
-    except (NativeError, OSError) as error:
-        raise ZKDVError(f"the identity key {path} cannot be created: {error}") from error
-    return identity
+        return Identity.generate(default_path() if path is None else path)
+    except NativeError as error:
+        raise ZKDVError(str(error)) from error
 
 
 def parse_public_key(key: Path | str | bytes) -> bytes:
@@ -152,7 +132,13 @@ def parse_public_key(key: Path | str | bytes) -> bytes:
 
 
 def _create_with_notice(path: Path) -> Identity:
-    identity = create(path)
+    try:
+        identity = create(path)
+    except ZKDVError:
+        # Where another process was first, its key is ours too.
+        if path.exists():
+            return _load_file(path, "")
+        raise
     print(  # noqa: T201 (the one thing that is told unasked: a key came to be)
         f"zkdv: created your identity key {path} (public key {identity.public_key.hex()}); "
         "keep it private, and a copy of it safe",
@@ -163,12 +149,10 @@ def _create_with_notice(path: Path) -> Identity:
 
 def _load_file(path: Path, origin: str) -> Identity:
     try:
-        return Identity.load(str(path))
-    except FileNotFoundError:
-        reason = "there is no such file"
-    except (NativeError, OSError) as error:
-        reason = str(error)
-    raise ZKDVError(f"the identity key {path}{origin} cannot be loaded: {reason}; `zkdv key new PATH` creates one")
+        return Identity.load(path)
+    except NativeError as error:
+        hint = "" if path.exists() else "; `zkdv key new PATH` creates one"
+        raise ZKDVError(f"{error}{origin}{hint}") from error
 
 
 def _from_signer(signer: str, argument: str) -> Identity:

@@ -325,7 +325,8 @@ def verify(
     Raises:
         TypeError: An argument of another type.
         ValueError: `identity` or `head` is none, a condition is unknown, or `head` is given for several paths.
-        ZKDVError: A path cannot be read, or a challenger is given.
+        OSError: A path cannot be read.
+        ZKDVError: A challenger is given; or the verifier itself failed.
     """
     if challenger is not None:
         raise ZKDVError(
@@ -369,7 +370,7 @@ def _verify_one(path: Path | str, options: dict[str, Any], progress: Progressed 
     text = os.fspath(path)
     try:
         return RunReport.from_native(text, _native.verify(text, options, progress))
-    except (_native.NativeError, OSError) as error:
+    except _native.NativeError as error:
         raise ZKDVError(str(error)) from error
 
 

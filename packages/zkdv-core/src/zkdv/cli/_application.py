@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from zkdv._native import NativeError
 from zkdv.cli import _inspect, _key, _plugins, _verify
 from zkdv.cli import _terminal as terminal
 from zkdv.cli._exit_codes import ExitCode
@@ -83,11 +84,11 @@ def _run(arguments: list[str]) -> int:
     except _COMMAND_LINE_ERROR as error:
         _show_traceback(arguments)
         terminal.complain(f"{_described(error)}; see `{_command_path(error)} --help`")
-    except (ZKDVError, OSError) as error:
-        if isinstance(error, BrokenPipeError):
-            raise
+    except BrokenPipeError:
+        raise
+    except (ZKDVError, NativeError, OSError) as error:
         _show_traceback(arguments)
-        terminal.complain(str(error))
+        terminal.complain(terminal.described(error))
     except typer.Abort:
         terminal.complain("aborted")
     except Exception as error:  # noqa: BLE001 (the last line of defence: one line, and a code that is no verdict)

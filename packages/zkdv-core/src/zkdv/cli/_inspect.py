@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from zkdv._native import NativeError, RecordReader
+from zkdv._native import ReadRecord, RecordReader
 from zkdv.cli import _terminal as terminal
 from zkdv.cli._exit_codes import ExitCode
 from zkdv.cli._options import Debug, Json
@@ -18,7 +18,6 @@ NOT_VERIFIED = "Nothing here is verified: `zkdv verify` says what holds."
 SHOWN_ITEMS = 12
 """Most items of one list in the text form; JSON has all of them."""
 
-Record = Mapping[str, Any]
 
 _RECORD_TYPES = frozenset(
     {"root", "environment", "schema", "program", "state", "update", "challenge", "check", "checkpoint", "resume"}
@@ -47,10 +46,7 @@ def inspect(
     """
     if update is not None and records:
         raise typer.BadParameter("--update and --records exclude each other")
-    try:
-        reader = RecordReader(str(path))
-    except NativeError as error:
-        raise ZKDVError(str(error)) from error
+    reader = RecordReader(path)
     if records:
         _list(reader, as_json=as_json)
     elif update is not None:
@@ -67,16 +63,16 @@ def _list(reader: RecordReader, *, as_json: bool) -> None:
         if as_json:
             terminal.write_json(record, indent=None)
         else:
-            index = record["body"].get("update") if isinstance(record["body"], Mapping) else None
-            subject = f" {index}" if isinstance(index, int) else ""
+            index = _update_index(record)
+            subject = "" if index is None else f" {index}"
             terminal.write(
                 f"record {record['number']}  byte {record['offset']}  {record['length']} bytes  "
-                f"{record['digest'].hex()}  {terminal.harmless(str(record['type']))}{subject}"
+                f"{record['digest'].hex()}  {_type(record)}{subject}"
             )
 
 
 def _show_update(reader: RecordReader, update: int, *, as_json: bool) -> None:
-    found = [record for record in reader if _concerns(record, update)]
+    found = [record for record in reader if _update_index(record) == update]
     if not any(record["type"] == "update" for record in found):
         raise ZKDVError(f"no update {update} is recorded; `zkdv inspect` without --update says which are")
     if as_json:
@@ -87,16 +83,21 @@ def _show_update(reader: RecordReader, update: int, *, as_json: bool) -> None:
     terminal.write(NOT_VERIFIED)
 
 
-def _concerns(record: Record, update: int) -> bool:
-    """Whether a record is the update's own, or its challenge, check or checkpoint."""
+def _type(record: ReadRecord) -> str:
+    return "unreadable" if record["type"] is None else terminal.harmless(record["type"])
+
+
+def _update_index(record: ReadRecord) -> int | None:
+    """The update that a record is of: its own, or that of its challenge, check or checkpoint."""
     body = record["body"]
-    return isinstance(body, Mapping) and body.get("update") == update and record["type"] != "resume"
+    index = body.get("update") if isinstance(body, Mapping) else None
+    return index if isinstance(index, int) else None
 
 
 def _summarize(reader: RecordReader, *, as_json: bool) -> None:
     counts: Counter[str] = Counter()
-    shown: dict[str, Record] = {}
-    last: Record | None = None
+    shown: dict[str, ReadRecord] = {}
+    last: ReadRecord | None = None
     updates: list[int] = []
     for record in reader:
         kind = record["type"] if record["type"] in _RECORD_TYPES else "unknown"
@@ -104,7 +105,7 @@ def _summarize(reader: RecordReader, *, as_json: bool) -> None:
         last = record
         if kind in _SHOWN_LAST or (kind in _SHOWN_FIRST and kind not in shown):
             shown[kind] = record
-        if kind == "update" and isinstance(index := record["body"].get("update"), int):
+        if kind == "update" and (index := _update_index(record)) is not None:
             updates = [min(index, *updates), max(index, *updates)] if updates else [index, index]
     if last is None:
         raise ZKDVError("there are no records in it")
@@ -129,9 +130,9 @@ def _summarize(reader: RecordReader, *, as_json: bool) -> None:
     terminal.write(NOT_VERIFIED)
 
 
-def _write_record(record: Record) -> None:
+def _write_record(record: ReadRecord) -> None:
     place = f"  record {record['number']}, byte {record['offset']}"
-    terminal.write(Text.assemble((terminal.harmless(str(record["type"])), "bold"), (place, "dim")))
+    terminal.write(Text.assemble((_type(record), "bold"), (place, "dim")))
     for line in _lines(record["body"], "  "):
         terminal.write(line)
 

@@ -24,10 +24,7 @@ def new(
 ) -> None:
     """Create an identity key in a new file that only you can read. A file that exists is left as it is."""
     target = identity.default_path() if path is None else path
-    try:
-        created = identity.create(target)
-    except FileExistsError as error:
-        raise ZKDVError(str(error)) from error
+    created = identity.create(target)
     if as_json:
         terminal.write_json({"path": str(target), "public_key": created.public_key})
         return

@@ -7,6 +7,7 @@ Text from a transcript is a stranger's: nothing of it reaches the terminal as a 
 import functools
 import json
 import math
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -49,6 +50,13 @@ def complain(message: str) -> None:
     """Print one line to standard error."""
     line = Text.assemble(("error: ", "bold red"), harmless(" ".join(message.split())))
     errors().print(line, soft_wrap=True)
+
+
+def described(error: Exception) -> str:
+    """What an error says; of the operating system's, the path and the reason."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{os.fsdecode(error.filename)}: {error.strerror}"
+    return str(error)
 
 
 def write_json(value: Any, *, indent: int | None = 2) -> None:

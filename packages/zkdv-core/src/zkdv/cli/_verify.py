@@ -65,8 +65,8 @@ def verify(
                 (run,) = verify_transcripts(
                     path, identity=key, head=digest, require=conditions, allow_edits=allow_edits, progress=progress
                 ).runs
-        except ZKDVError as error:
-            terminal.complain(str(error))
+        except (ZKDVError, OSError) as error:
+            terminal.complain(terminal.described(error))
             codes.add(ExitCode.UNUSABLE)
             continue
         except ValueError as error:  # A condition that there is not.
