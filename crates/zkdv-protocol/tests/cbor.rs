@@ -5,18 +5,67 @@ use proptest::prelude::*;
 use zkdv_protocol::cbor::{EncodingErrorKind as Kind, Item, MAX_DEPTH, Value, decode, measure};
 
 fn bytes(hex: &str) -> Vec<u8> {
-    let digits: Vec<u8> = hex.chars().filter_map(|digit| digit.to_digit(16)).map(|digit| u8::try_from(digit).unwrap()).collect();
+    let digits: Vec<u8> = hex
+        .chars()
+        .filter_map(|digit| digit.to_digit(16))
+        .map(|digit| u8::try_from(digit).unwrap())
+        .collect();
     digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
 }
 
 #[test]
 fn shortest_examples_of_rfc_8949_are_read_and_written_back() {
     let accepted = [
-        "00", "01", "0a", "17", "1818", "1819", "1864", "1903e8", "1a000f4240", "1b000000e8d4a51000", "1bffffffffffffffff",
-        "3bffffffffffffffff", "20", "29", "3863", "3903e7", "f90000", "f98000", "f93c00", "fb3ff199999999999a", "f93e00",
-        "f97bff", "fa47c35000", "fa7f7fffff", "fb7e37e43c8800759c", "f90001", "f90400", "f9c400", "fbc010666666666666",
-        "f97c00", "f97e00", "f9fc00", "f4", "f5", "f6", "40", "4401020304", "60", "6161", "6449455446", "62225c", "62c3bc",
-        "63e6b0b4", "64f0908591", "80", "83010203", "8301820203820405", "a0", "a26161016162820203", "826161a161626163",
+        "00",
+        "01",
+        "0a",
+        "17",
+        "1818",
+        "1819",
+        "1864",
+        "1903e8",
+        "1a000f4240",
+        "1b000000e8d4a51000",
+        "1bffffffffffffffff",
+        "3bffffffffffffffff",
+        "20",
+        "29",
+        "3863",
+        "3903e7",
+        "f90000",
+        "f98000",
+        "f93c00",
+        "fb3ff199999999999a",
+        "f93e00",
+        "f97bff",
+        "fa47c35000",
+        "fa7f7fffff",
+        "fb7e37e43c8800759c",
+        "f90001",
+        "f90400",
+        "f9c400",
+        "fbc010666666666666",
+        "f97c00",
+        "f97e00",
+        "f9fc00",
+        "f4",
+        "f5",
+        "f6",
+        "40",
+        "4401020304",
+        "60",
+        "6161",
+        "6449455446",
+        "62225c",
+        "62c3bc",
+        "63e6b0b4",
+        "64f0908591",
+        "80",
+        "83010203",
+        "8301820203820405",
+        "a0",
+        "a26161016162820203",
+        "826161a161626163",
         "98190102030405060708090a0b0c0d0e0f101112131415161718181819",
     ];
     for hex in accepted {
@@ -109,15 +158,26 @@ fn an_item_is_measured_without_what_follows() {
 #[test]
 fn views_give_what_was_written() {
     let value = Value::map([
-        ("list", Value::Array(vec![1_u64.into(), Value::Array(vec![]), "text".into()])),
+        (
+            "list",
+            Value::Array(vec![1_u64.into(), Value::Array(vec![]), "text".into()]),
+        ),
         ("map", Value::map([("b", true.into()), ("a", Value::Null)])),
         ("n", (-5_i64).into()),
     ]);
     let bytes = value.encode();
-    let Item::Map(map) = decode(&bytes).unwrap() else { panic!("no map") };
+    let Item::Map(map) = decode(&bytes).unwrap() else {
+        panic!("no map")
+    };
     let keys: Vec<_> = map.iter().map(|(key, _)| key).collect();
-    assert_eq!(keys, [Item::Text("n"), Item::Text("map"), Item::Text("list")], "shorter keys come first");
-    let Some((_, Item::Array(list))) = map.iter().nth(2) else { panic!("no list") };
+    assert_eq!(
+        keys,
+        [Item::Text("n"), Item::Text("map"), Item::Text("list")],
+        "shorter keys come first"
+    );
+    let Some((_, Item::Array(list))) = map.iter().nth(2) else {
+        panic!("no list")
+    };
     assert_eq!(list.iter().count(), 3);
     assert_eq!(list.iter().last(), Some(Item::Text("text")));
 }
@@ -174,7 +234,11 @@ fn deterministic(value: &General, depth: usize) -> Option<Vec<u8>> {
             if encoded.windows(2).any(|pair| pair[0].0 == pair[1].0) {
                 return None;
             }
-            encoded.into_iter().fold(head(5, pairs.len() as u64), |bytes, (key, value)| [bytes, key, value].concat())
+            encoded
+                .into_iter()
+                .fold(head(5, pairs.len() as u64), |bytes, (key, value)| {
+                    [bytes, key, value].concat()
+                })
         }
         _ => return None,
     })
@@ -184,7 +248,9 @@ fn deterministic(value: &General, depth: usize) -> Option<Vec<u8>> {
 fn is_deterministic(bytes: &[u8]) -> bool {
     let mut rest = bytes;
     // What the general library can't read at all ends here as well.
-    let Ok(value) = ciborium::from_reader::<General, _>(&mut rest) else { return false };
+    let Ok(value) = ciborium::from_reader::<General, _>(&mut rest) else {
+        return false;
+    };
     rest.is_empty() && deterministic(&value, 1).is_some_and(|encoded| encoded == bytes)
 }
 
@@ -202,7 +268,10 @@ fn general() -> impl Strategy<Value = General> {
         "\\PC{0,30}".prop_map(General::Text),
     ];
     scalar.prop_recursive(5, 60, 8, |inner| {
-        let key = prop_oneof!["[a-c]{0,3}".prop_map(General::Text), (0_u64..40).prop_map(General::from)];
+        let key = prop_oneof![
+            "[a-c]{0,3}".prop_map(General::Text),
+            (0_u64..40).prop_map(General::from)
+        ];
         prop_oneof![
             proptest::collection::vec(inner.clone(), 0..8).prop_map(General::Array),
             proptest::collection::vec((key, inner), 0..8).prop_map(General::Map),

@@ -8,8 +8,8 @@ use zkdv_protocol::chain::{Chain, ChainError, Sealed};
 use zkdv_protocol::key::{PublicKey, SessionKey, Signer};
 use zkdv_protocol::record::{
     BatchLayout, BatchLeaf, Body, Challenger, CheckBody, CloseReason, Commit, Configuration, Coordinate, Durability,
-    EnvironmentBody, Evidence, Leaf, Overlap, Place, ProgramBody, ProgramRole, Prover, RootBody, Roots, Sampling, Scalar,
-    SchemaBody, Schemes, StateBody, StateReason, Tolerance, UpdateBody, Verdict,
+    EnvironmentBody, Evidence, Leaf, Overlap, Place, ProgramBody, ProgramRole, Prover, RootBody, Roots, Sampling,
+    Scalar, SchemaBody, Schemes, StateBody, StateReason, Tolerance, UpdateBody, Verdict,
 };
 
 pub fn digest(text: &str) -> Digest {
@@ -23,7 +23,10 @@ pub fn key(number: u8) -> SessionKey {
 pub fn configuration() -> Configuration {
     Configuration {
         sampling: Sampling::Every(3),
-        tolerance: Tolerance { absolute: 1e-6, relative: 1e-3 },
+        tolerance: Tolerance {
+            absolute: 1e-6,
+            relative: 1e-3,
+        },
         commit: Commit::Parameters,
         durability: Durability::Interval,
         replay_snapshot_interval: 4,
@@ -49,7 +52,10 @@ pub fn root() -> RootBody {
         identity: PublicKey::from_bytes([0; 32]),
         session_key: PublicKey::from_bytes([0; 32]),
         ranks: 1,
-        challenger: Challenger { name: Challenger::TRANSCRIPT.to_owned(), key: None },
+        challenger: Challenger {
+            name: Challenger::TRANSCRIPT.to_owned(),
+            key: None,
+        },
         schemes: Schemes::version_1(),
         configuration: configuration(),
         parent: None,
@@ -58,7 +64,9 @@ pub fn root() -> RootBody {
 
 /// The root as [`TranscriptFile::create`](zkdv_protocol::file::TranscriptFile::create) takes it.
 pub fn root_without_keys(root: RootBody) -> Value {
-    let Value::Map(mut entries) = Body::Root(Box::new(root)).to_value() else { unreachable!("a body is a map") };
+    let Value::Map(mut entries) = Body::Root(Box::new(root)).to_value() else {
+        unreachable!("a body is a map")
+    };
     entries.retain(|key, _| !["identity", "session-key"].contains(&key.as_str()));
     Value::Map(entries)
 }
@@ -71,9 +79,15 @@ pub fn environment() -> Body {
         ("deterministic", Value::from(true)),
         ("clock-hertz", Value::from(2.5e9)),
         ("script", Value::from(digest("script").as_bytes().as_slice())),
-        ("devices", Value::Array(vec!["cpu".into(), Value::map([("kind", Value::from("host"))])])),
+        (
+            "devices",
+            Value::Array(vec!["cpu".into(), Value::map([("kind", Value::from("host"))])]),
+        ),
     ];
-    let entries = entries.into_iter().map(|(key, value)| (Key::from(key), value)).collect();
+    let entries = entries
+        .into_iter()
+        .map(|(key, value)| (Key::from(key), value))
+        .collect();
     Body::Environment(EnvironmentBody { entries })
 }
 
@@ -90,7 +104,10 @@ pub fn schema() -> SchemaBody {
     kernel.sharding = Some("replicated".to_owned());
     SchemaBody {
         parameters: vec![kernel, leaf("dense/bias", Dtype::Float32, &[128])],
-        optimizer: vec![leaf("count", Dtype::Int32, &[]), leaf("mu", Dtype::Float32, &[784, 128])],
+        optimizer: vec![
+            leaf("count", Dtype::Int32, &[]),
+            leaf("mu", Dtype::Float32, &[784, 128]),
+        ],
         batch: BatchLayout {
             rows: 64,
             width: 785,
@@ -128,7 +145,11 @@ pub fn roots(update: u64) -> Roots {
 }
 
 pub fn state(updates: u64, reason: StateReason) -> Body {
-    Body::State(StateBody { updates, reason, roots: roots(updates) })
+    Body::State(StateBody {
+        updates,
+        reason,
+        roots: roots(updates),
+    })
 }
 
 pub fn update(configuration: &Configuration, update: u64) -> UpdateBody {
@@ -157,7 +178,12 @@ pub fn update(configuration: &Configuration, update: u64) -> UpdateBody {
 }
 
 pub fn check(configuration: &Configuration, update: u64, draw: zkdv_hash::challenge::Draw) -> CheckBody {
-    let coordinate = |index| Coordinate { index, committed: None, replayed: None, opening: None };
+    let coordinate = |index| Coordinate {
+        index,
+        committed: None,
+        replayed: None,
+        opening: None,
+    };
     CheckBody {
         update,
         snapshot: update - update % configuration.replay_snapshot_interval,
@@ -183,13 +209,23 @@ impl Run {
     pub fn start(root: RootBody) -> Self {
         let configuration = root.configuration.clone();
         let (chain, sealed) = Chain::start(root, &key(1), key(2)).unwrap();
-        Self { chain, configuration, bytes: sealed.bytes().to_vec(), keys: 2 }
+        Self {
+            chain,
+            configuration,
+            bytes: sealed.bytes().to_vec(),
+            keys: 2,
+        }
     }
 
     /// A run that is ready for update 0.
     pub fn ready(root: RootBody) -> Self {
         let mut run = Self::start(root);
-        for body in [environment(), Body::Schema(schema()), program(), state(0, StateReason::Start)] {
+        for body in [
+            environment(),
+            Body::Schema(schema()),
+            program(),
+            state(0, StateReason::Start),
+        ] {
             run.append(body).unwrap();
         }
         run
@@ -216,7 +252,8 @@ impl Run {
         let digest = self.append(Body::Update(update(&self.configuration, index))).unwrap();
         let draw = self.draw(index, &digest);
         if draw.sampled {
-            self.append(Body::Check(Box::new(check(&self.configuration, index, draw)))).unwrap();
+            self.append(Body::Check(Box::new(check(&self.configuration, index, draw))))
+                .unwrap();
         }
     }
 
@@ -227,8 +264,10 @@ impl Run {
     }
 
     pub fn close(&mut self) {
-        self.append(state(self.chain.counts().updates, StateReason::Close)).unwrap();
-        self.append(Body::Close(self.chain.counts().close(CloseReason::Finished))).unwrap();
+        self.append(state(self.chain.counts().updates, StateReason::Close))
+            .unwrap();
+        self.append(Body::Close(self.chain.counts().close(CloseReason::Finished)))
+            .unwrap();
     }
 }
 
