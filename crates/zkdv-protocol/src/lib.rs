@@ -9,6 +9,5 @@ pub mod limits;
 pub mod reader;
 pub mod record;
 pub mod report;
-pub mod standing;
 pub mod verify;
 pub mod violation;

@@ -1,6 +1,6 @@
 use super::Holder;
 use crate::chain::ChainError;
-use crate::standing::Standing;
+use super::existing::Existing;
 use std::io;
 use std::path::PathBuf;
 use thiserror::Error;
@@ -10,12 +10,12 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum FileError {
     /// The folder holds a transcript.
-    #[error("{} holds a transcript already, {standing}; {}", folder.display(), standing.what_to_do())]
+    #[error("{} holds a transcript already, {existing}; {}", folder.display(), existing.what_to_do())]
     Exists {
         /// The run's folder.
         folder: PathBuf,
         /// What is there.
-        standing: Standing,
+        existing: Existing,
     },
     /// Another writer has the folder.
     #[error("{} is being written by {holder}; wait until that run is done, or choose another path", folder.display())]

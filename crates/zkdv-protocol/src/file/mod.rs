@@ -2,16 +2,17 @@
 
 mod disk;
 mod error;
+mod existing;
 mod lock;
 
 pub use error::FileError;
+pub use existing::Existing;
 pub use lock::Holder;
 
 use crate::cbor::Value;
 use crate::chain::{Chain, ChainError, Sealed};
 use crate::key::{PublicKey, SessionKey, Signer};
 use crate::record::{Body, BodyError, Durability, RecordType, RootBody};
-use crate::standing::Standing;
 use disk::Disk;
 use lock::FolderLock;
 use std::fs::{self, File, OpenOptions};
@@ -304,10 +305,10 @@ fn create_records(folder: &Path, path: &Path) -> Result<File, FileError> {
             if fs::metadata(path).map_err(refused)?.len() == 0 {
                 return OpenOptions::new().append(true).open(path).map_err(refused);
             }
-            let standing = Standing::read(File::open(path).map_err(refused)?).map_err(refused)?;
+            let existing = Existing::read(File::open(path).map_err(refused)?).map_err(refused)?;
             Err(FileError::Exists {
                 folder: folder.to_owned(),
-                standing,
+                existing,
             })
         }
         Err(error) => Err(refused(error)),

@@ -6,7 +6,7 @@ use zkdv_hash::{Digest, chunk, tree};
 
 use super::element::{self, Comparison};
 use super::layout::{Layout, Located, TreeLayout};
-use super::ledger::{Committed, Owed};
+use super::ledger::Committed;
 use crate::record::{CheckBody, Configuration, Coordinate, Opening, Tolerance, Tree, Verdict};
 use crate::violation::Code;
 
@@ -16,7 +16,8 @@ type Finding = (Code, String);
 /// of what merely follows from it.
 pub(crate) fn judge(
     body: &CheckBody,
-    owed: &Owed,
+    committed: &Committed,
+    draw: Draw,
     configuration: &Configuration,
     layout: Option<&Layout>,
 ) -> Vec<Finding> {
@@ -24,8 +25,8 @@ pub(crate) fn judge(
     if shape.is_err() {
         return shape.err().into_iter().collect();
     }
-    let values = layout.map_or(Ok(()), |layout| judge_values(body, owed, configuration.tolerance, layout));
-    [judge_tolerance(body, configuration), judge_snapshot(body, &owed.committed, configuration), values]
+    let values = layout.map_or(Ok(()), |layout| judge_values(body, committed, draw, configuration.tolerance, layout));
+    [judge_tolerance(body, configuration), judge_snapshot(body, committed, configuration), values]
         .into_iter()
         .filter_map(Result::err)
         .collect()
@@ -80,8 +81,14 @@ fn judge_snapshot(body: &CheckBody, committed: &Committed, configuration: &Confi
 }
 
 /// Judges coordinates, then openings, then the verdict: each makes sense only where the one before is right.
-fn judge_values(body: &CheckBody, owed: &Owed, tolerance: Tolerance, layout: &Layout) -> Result<(), Finding> {
-    judge_coordinates(body, owed.draw)?;
+fn judge_values(
+    body: &CheckBody,
+    committed: &Committed,
+    draw: Draw,
+    tolerance: Tolerance,
+    layout: &Layout,
+) -> Result<(), Finding> {
+    judge_coordinates(body, draw)?;
     if body.exact {
         return match body.verdict {
             Verdict::Passed => Ok(()),
@@ -94,8 +101,8 @@ fn judge_values(body: &CheckBody, owed: &Owed, tolerance: Tolerance, layout: &La
     let mut within = body.probes == Some(true);
     let mut largest = 0.0_f64;
     for (coordinate, tree, root) in [
-        (&body.parameter, Tree::Parameters, owed.committed.parameters),
-        (&body.optimizer, Tree::Optimizer, owed.committed.optimizer),
+        (&body.parameter, Tree::Parameters, committed.parameters),
+        (&body.optimizer, Tree::Optimizer, committed.optimizer),
     ] {
         let Some(coordinate) = coordinate else { continue };
         let comparison = judge_coordinate(coordinate, tree, root, layout.tree(tree), tolerance)?;

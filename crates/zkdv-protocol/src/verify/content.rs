@@ -353,7 +353,7 @@ impl Verifier<'_> {
             Due::InTime(owed) => {
                 self.ledger.settle_abandoned(&owed.committed);
                 let Some(terms) = &self.terms else { return };
-                let wrong = check::judge(body, &owed, &terms.body.configuration, self.layout.as_ref());
+                let wrong = check::judge(body, &owed.committed, owed.draw, &terms.body.configuration, self.layout.as_ref());
                 let sound = wrong.is_empty();
                 for (code, message) in wrong {
                     self.findings.add(code, place, message);

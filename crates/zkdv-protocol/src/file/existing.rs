@@ -5,9 +5,9 @@ use crate::record::{Body, Payload, RecordType};
 use std::fmt;
 use std::io::{self, Read};
 
-/// How far a transcript got.
+/// A transcript that stands where one was to be started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Standing {
+pub struct Existing {
     /// How many records can be read.
     pub records: u64,
     /// How many updates the run has behind it; those that a resume gave up are not counted.
@@ -18,28 +18,28 @@ pub struct Standing {
     pub unreadable: Option<u64>,
 }
 
-impl Standing {
+impl Existing {
     /// Reads a transcript from its start.
     ///
     /// # Errors
     /// Those of the stream.
     pub fn read(source: impl Read) -> io::Result<Self> {
-        let mut standing = Self::default();
+        let mut existing = Self::default();
         let mut records = RecordReader::new(source);
         for record in &mut records {
             match record {
-                Ok(record) => standing.count(
+                Ok(record) => existing.count(
                     record
                         .frame()
                         .ok()
                         .and_then(|frame| Payload::decode(frame.payload).ok()),
                 ),
                 Err(ReadError::Io { source, .. }) => return Err(source),
-                Err(_) => standing.unreadable = Some(0),
+                Err(_) => existing.unreadable = Some(0),
             }
         }
-        standing.unreadable = standing.unreadable.map(|_| records.offset());
-        Ok(standing)
+        existing.unreadable = existing.unreadable.map(|_| records.offset());
+        Ok(existing)
     }
 
     fn count(&mut self, payload: Option<Payload<'_>>) {
@@ -59,7 +59,7 @@ impl Standing {
     }
 
     /// What somebody can do who wants to train here.
-    pub const fn what_to_do(&self) -> &'static str {
+    pub(super) const fn what_to_do(&self) -> &'static str {
         if self.closed {
             "a closed run is not continued: choose another path, and name this run's head as `parent` to go on from it"
         } else {
@@ -68,7 +68,7 @@ impl Standing {
     }
 }
 
-impl fmt::Display for Standing {
+impl fmt::Display for Existing {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plural = |count: u64| if count == 1 { "" } else { "s" };
         let Self { records, updates, .. } = self;
