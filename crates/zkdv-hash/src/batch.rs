@@ -37,10 +37,17 @@ impl<'a> Matrix<'a> {
     /// Where the words do not fill the shape exactly, and for more than 65,536 rows of no words.
     pub fn new(words: &'a [u32], rows: usize, width: usize) -> Result<Self, HashError> {
         if rows.checked_mul(width) != Some(words.len()) {
-            return Err(HashError::BatchShape { rows, width, words: words.len() });
+            return Err(HashError::BatchShape {
+                rows,
+                width,
+                words: words.len(),
+            });
         }
         if width == 0 && rows > EMPTY_ROWS {
-            return Err(HashError::EmptyRows { rows, limit: EMPTY_ROWS });
+            return Err(HashError::EmptyRows {
+                rows,
+                limit: EMPTY_ROWS,
+            });
         }
         Ok(Self { words, rows, width })
     }
@@ -61,7 +68,11 @@ impl<'a> Matrix<'a> {
     /// [`HashError::Index`] where there is no such row.
     pub fn row(&self, index: usize) -> Result<&'a [u32], HashError> {
         if index >= self.rows {
-            return Err(HashError::Index { what: "row", index: index as u64, count: self.rows as u64 });
+            return Err(HashError::Index {
+                what: "row",
+                index: index as u64,
+                count: self.rows as u64,
+            });
         }
         Ok(&self.words[index * self.width..][..self.width])
     }
@@ -74,7 +85,10 @@ impl<'a> Matrix<'a> {
     /// The node of a row on level 0 of the tree of rows.
     fn row_node(&self, row: usize) -> Digest {
         let words = &self.words[row * self.width..][..self.width];
-        tree::leaf_digest(TreeKind::BatchRows, leaf::digest(bytemuck::cast_slice(words)).as_bytes())
+        tree::leaf_digest(
+            TreeKind::BatchRows,
+            leaf::digest(bytemuck::cast_slice(words)).as_bytes(),
+        )
     }
 }
 
@@ -100,7 +114,9 @@ impl BatchCommitment {
     pub fn digest(&self) -> Digest {
         static CONTEXT: LazyLock<Context> = LazyLock::new(|| Context::new("zkdv 1 batch"));
         let mut hasher = CONTEXT.hasher();
-        hasher.update(&self.rows.to_le_bytes()).update(&self.width.to_le_bytes());
+        hasher
+            .update(&self.rows.to_le_bytes())
+            .update(&self.width.to_le_bytes());
         hasher.update(self.matrix.as_bytes());
         hasher.update(self.row_root.as_bytes());
         hasher.update(self.window_root.as_bytes());
@@ -120,7 +136,7 @@ pub fn commit(matrix: &Matrix<'_>, rolling_window: usize, base: &Base) -> Result
             let row_root = tree::root_of(TreeKind::BatchRows, matrix.rows, &|row| matrix.row_node(row));
             (leaf::digest(bytemuck::cast_slice(matrix.words)), row_root)
         },
-        || windows::SortedList::new(matrix, &roller, rolling_window),
+        || windows::SortedList::new(matrix, &roller),
     );
     Ok(BatchCommitment {
         rows: matrix.rows as u64,

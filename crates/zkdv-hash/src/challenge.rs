@@ -43,14 +43,24 @@ pub fn draw(
     optimizer_elements: u64,
 ) -> Result<Draw, HashError> {
     static CONTEXT: LazyLock<Context> = LazyLock::new(|| Context::new("zkdv 1 challenge"));
-    let mut words = Words(CONTEXT.hasher().update(record_digest.as_bytes()).update(randomness).finalize_xof());
+    let mut words = Words(
+        CONTEXT
+            .hasher()
+            .update(record_digest.as_bytes())
+            .update(randomness)
+            .finalize_xof(),
+    );
     let word = words.next();
     let sampled = match *sampling {
         Sampling::Probability(probability) => u128::from(word) < threshold(probability)?,
         Sampling::Every(0) => return Err(HashError::EveryZero),
         Sampling::Every(n) => (u128::from(update) + 1).is_multiple_of(u128::from(n)),
     };
-    Ok(Draw { sampled, parameter: words.below(parameters_elements), optimizer: words.below(optimizer_elements) })
+    Ok(Draw {
+        sampled,
+        parameter: words.below(parameters_elements),
+        optimizer: words.below(optimizer_elements),
+    })
 }
 
 /// `floor(probability * 2^64)`.
@@ -59,7 +69,11 @@ fn threshold(probability: f64) -> Result<u128, HashError> {
         return Err(HashError::Probability { probability });
     }
     // Scaling by a power of two is exact, and the conversion rounds towards zero.
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and 2^64")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "between 0 and 2^64"
+    )]
     Ok((probability * 2f64.powi(64)) as u128)
 }
 
@@ -78,7 +92,8 @@ impl Words {
         if count == 0 {
             return None;
         }
-        let excess = ((1u128 << 64) % u128::from(count)) as u64;
+        // 2^64 modulo `count`: the words beyond the last whole cycle.
+        let excess = (u64::MAX % count + 1) % count;
         loop {
             let word = self.next();
             // At least half of all words are accepted. `u64::MAX - excess` is the last word of the last whole cycle.

@@ -30,7 +30,11 @@ pub struct ChunkOpening {
 pub fn open(bytes: &[u8], chunk: u64) -> Result<ChunkOpening, HashError> {
     let count = chunk_count(bytes.len() as u64);
     if chunk >= count {
-        return Err(HashError::Index { what: "chunk", index: chunk, count });
+        return Err(HashError::Index {
+            what: "chunk",
+            index: chunk,
+            count,
+        });
     }
     let mut inside = bytes;
     let mut offset = 0;
@@ -51,7 +55,11 @@ pub fn open(bytes: &[u8], chunk: u64) -> Result<ChunkOpening, HashError> {
         chain.push(Digest::from_bytes(beside));
     }
     chain.reverse();
-    Ok(ChunkOpening { chunk, bytes: inside.to_vec(), chain })
+    Ok(ChunkOpening {
+        chunk,
+        bytes: inside.to_vec(),
+        chain,
+    })
 }
 
 /// Whether `bytes` are chunk number `chunk` of a leaf of `length` bytes with this plain digest.
@@ -79,7 +87,9 @@ pub fn verify(digest: &Digest, length: u64, chunk: u64, bytes: &[u8], chain: &[D
         let (left, right) = pair(side, &node, sibling);
         node = merge_subtrees_non_root(left, right, Mode::Hash);
     }
-    let (Some(side), None) = (sides.next(), sides.next()) else { return false };
+    let (Some(side), None) = (sides.next(), sides.next()) else {
+        return false;
+    };
     let (left, right) = pair(side, &node, last);
     Digest::from(merge_subtrees_root(left, right, Mode::Hash)) == *digest
 }

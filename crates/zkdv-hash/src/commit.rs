@@ -37,7 +37,13 @@ pub fn leaf(
     out: ProbeOut<'_>,
 ) -> Result<Digest, HashError> {
     let layout = Layout::checked(dtype, bytes, shape, ratio, signs, &out)?;
-    Ok(Pass { dtype, bytes, layout, signs }.digest(out))
+    Ok(Pass {
+        dtype,
+        bytes,
+        layout,
+        signs,
+    }
+    .digest(out))
 }
 
 /// A leaf among those that are committed together.
@@ -54,7 +60,7 @@ pub struct LeafInput<'a> {
 }
 
 /// Where the results of [`leaves`] are written.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Outputs<'a> {
     /// The digest of each leaf.
     pub digests: &'a mut [[u8; 32]],
@@ -93,11 +99,22 @@ fn plan<'a>(
 ) -> Result<Vec<Planned<'a>>, HashError> {
     let mut plan = Vec::with_capacity(inputs.len());
     let (mut words, mut length32, mut length64) = (0usize, 0usize, 0usize);
-    for &LeafInput { dtype, shape, bytes, due } in inputs {
+    for &LeafInput {
+        dtype,
+        shape,
+        bytes,
+        due,
+    } in inputs
+    {
         let expected = dtype.array_bytes(shape)?;
         // Leaves that are not due may come without their bytes.
         if due && bytes.len() as u64 != expected {
-            return Err(HashError::ByteCount { shape: shape.to_vec(), dtype, expected, got: bytes.len() });
+            return Err(HashError::ByteCount {
+                shape: shape.to_vec(),
+                dtype,
+                expected,
+                got: bytes.len(),
+            });
         }
         let layout = Layout::new(shape, dtype, ratio)?;
         let start = words;
@@ -110,11 +127,27 @@ fn plan<'a>(
         }
         // Too few words are refused below, when it is known how many there should be.
         let signs = signs.get(start..words).unwrap_or_default();
-        let cost = if due { bytes.len().saturating_add(LEAF_COST_BYTES) } else { 0 };
-        plan.push(Planned { pass: Pass { dtype, bytes, layout, signs }, due, cost });
+        let cost = if due {
+            bytes.len().saturating_add(LEAF_COST_BYTES)
+        } else {
+            0
+        };
+        plan.push(Planned {
+            pass: Pass {
+                dtype,
+                bytes,
+                layout,
+                signs,
+            },
+            due,
+            cost,
+        });
     }
     if signs.len() != words {
-        return Err(HashError::SignWords { expected: words, got: signs.len() });
+        return Err(HashError::SignWords {
+            expected: words,
+            got: signs.len(),
+        });
     }
     for (what, expected, got) in [
         ("the list of digests", inputs.len(), outputs.digests.len()),
@@ -131,7 +164,9 @@ fn plan<'a>(
 
 /// Commits a run of leaves, parted where about half of the work lies on each side.
 fn commit(plan: &[Planned<'_>], mut outputs: Outputs<'_>) {
-    let cost = plan.iter().fold(0usize, |cost, planned| cost.saturating_add(planned.cost));
+    let cost = plan
+        .iter()
+        .fold(0usize, |cost, planned| cost.saturating_add(planned.cost));
     if plan.len() < 2 || cost < PARALLEL_BYTES {
         for planned in plan {
             let rest = std::mem::take(&mut outputs);
@@ -153,20 +188,27 @@ fn commit(plan: &[Planned<'_>], mut outputs: Outputs<'_>) {
 
 impl Planned<'_> {
     fn commit(&self, outputs: Outputs<'_>) {
-        let mut digests = [Digest::ZERO; 2];
+        let Outputs {
+            digests,
+            probe_digests,
+            probes32,
+            probes64,
+        } = outputs;
         let mut out = match self.pass.layout.map(|layout| layout.kind) {
             None => ProbeOut::None,
-            Some(ProbeKind::F32) => ProbeOut::F32(outputs.probes32),
-            Some(ProbeKind::F64) => ProbeOut::F64(outputs.probes64),
+            Some(ProbeKind::F32) => ProbeOut::F32(probes32),
+            Some(ProbeKind::F64) => ProbeOut::F64(probes64),
         };
+        let (mut digest, mut probe_digest) = (Digest::ZERO, Digest::ZERO);
         if self.due {
-            digests[0] = self.pass.digest(out.reborrow());
-            digests[1] = leaf::digest(out.as_bytes());
+            digest = self.pass.digest(out.reborrow());
+            probe_digest = leaf::digest(out.as_bytes());
         } else {
             out.clear();
         }
-        outputs.digests.fill(digests[0].into());
-        outputs.probe_digests.fill(digests[1].into());
+        // One of each: these are the outputs of this leaf alone.
+        digests.fill(digest.into());
+        probe_digests.fill(probe_digest.into());
     }
 }
 
@@ -185,7 +227,12 @@ impl Outputs<'_> {
         let (probes32, later_probes32) = self.probes32.split_at_mut(length32);
         let (probes64, later_probes64) = self.probes64.split_at_mut(length64);
         (
-            Self { digests, probe_digests, probes32, probes64 },
+            Self {
+                digests,
+                probe_digests,
+                probes32,
+                probes64,
+            },
             Self {
                 digests: later_digests,
                 probe_digests: later_probe_digests,
@@ -193,12 +240,6 @@ impl Outputs<'_> {
                 probes64: later_probes64,
             },
         )
-    }
-}
-
-impl Default for Outputs<'_> {
-    fn default() -> Self {
-        Self { digests: &mut [], probe_digests: &mut [], probes32: &mut [], probes64: &mut [] }
     }
 }
 
@@ -225,7 +266,10 @@ impl Pass<'_> {
     fn subtree(&self, start: usize, stop: usize, out: ProbeOut<'_>) -> ChainingValue {
         if stop - start <= BLOCK_BYTES {
             self.sum(start, out);
-            return Hasher::new().set_input_offset(start as u64).update(&self.bytes[start..stop]).finalize_non_root();
+            return Hasher::new()
+                .set_input_offset(start as u64)
+                .update(&self.bytes[start..stop])
+                .finalize_non_root();
         }
         let (left, right) = self.children(start, stop, out);
         merge_subtrees_non_root(&left, &right, Mode::Hash)
@@ -233,19 +277,35 @@ impl Pass<'_> {
 
     /// The chaining values of the two subtrees under the top of these bytes.
     fn children(&self, start: usize, stop: usize, out: ProbeOut<'_>) -> (ChainingValue, ChainingValue) {
-        #[expect(clippy::cast_possible_truncation, reason = "shorter than the whole, which is a `usize`")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "shorter than the whole, which is a `usize`"
+        )]
         let middle = start + left_subtree_len((stop - start) as u64) as usize;
-        let slices = self.layout.map_or(0, |layout| layout.slices_before(middle) - layout.slices_before(start));
+        let slices = self
+            .layout
+            .map_or(0, |layout| layout.slices_before(middle) - layout.slices_before(start));
         let (left_out, right_out) = out.split_at(slices);
         let left = || self.subtree(start, middle, left_out);
         let right = || self.subtree(middle, stop, right_out);
-        if stop - start < PARALLEL_BYTES { (left(), right()) } else { rayon::join(left, right) }
+        if stop - start < PARALLEL_BYTES {
+            (left(), right())
+        } else {
+            rayon::join(left, right)
+        }
     }
 
     /// Sums the slices that start from this byte on, as many as there is room for.
     fn sum(&self, start: usize, out: ProbeOut<'_>) {
         if let Some(layout) = &self.layout {
-            probe::sum(layout, self.dtype, self.bytes, self.signs, layout.slices_before(start), out);
+            probe::sum(
+                layout,
+                self.dtype,
+                self.bytes,
+                self.signs,
+                layout.slices_before(start),
+                out,
+            );
         }
     }
 }

@@ -57,7 +57,10 @@ impl TryFrom<&[u8]> for Digest {
     type Error = HashError;
 
     fn try_from(bytes: &[u8]) -> Result<Self, HashError> {
-        bytes.try_into().map(Self).map_err(|_| HashError::DigestLength { got: bytes.len() })
+        bytes
+            .try_into()
+            .map(Self)
+            .map_err(|_| HashError::DigestLength { got: bytes.len() })
     }
 }
 
@@ -117,7 +120,13 @@ mod tests {
     #[test]
     fn other_text_forms_are_refused() {
         let text = Digest::from(blake3::hash(b"text")).to_string();
-        for refused in [String::new(), text[1..].to_owned(), text.to_uppercase(), format!("{text}0"), "é".repeat(32)] {
+        for refused in [
+            String::new(),
+            text[1..].to_owned(),
+            text.to_uppercase(),
+            format!("{text}0"),
+            "é".repeat(32),
+        ] {
             assert!(refused.parse::<Digest>().is_err(), "{refused}");
         }
     }

@@ -108,12 +108,17 @@ impl Dtype {
     /// # Errors
     /// [`HashError::ShapeOverflow`] where the product does not fit `u64` or the machine's `usize`.
     pub fn array_bytes(self, shape: &[u64]) -> Result<u64, HashError> {
-        let overflow = || HashError::ShapeOverflow { shape: shape.to_vec(), dtype: self };
+        let overflow = || HashError::ShapeOverflow {
+            shape: shape.to_vec(),
+            dtype: self,
+        };
         // A zero anywhere makes the array empty, however large its other dimensions are.
         if shape.contains(&0) {
             return Ok(0);
         }
-        let bytes = shape.iter().try_fold(self.size_bytes() as u64, |bytes, &dimension| bytes.checked_mul(dimension));
+        let bytes = shape.iter().try_fold(self.size_bytes() as u64, |bytes, &dimension| {
+            bytes.checked_mul(dimension)
+        });
         let bytes = bytes.ok_or_else(overflow)?;
         usize::try_from(bytes).map_err(|_| overflow())?;
         Ok(bytes)
@@ -130,19 +135,25 @@ impl FromStr for Dtype {
     type Err = HashError;
 
     fn from_str(name: &str) -> Result<Self, HashError> {
-        Self::ALL.iter().copied().find(|dtype| dtype.name() == name).ok_or_else(|| HashError::Dtype {
-            name: name.to_owned(),
-            reason: if is_packed(name) {
-                "several of its elements share a byte; convert the leaf to a type of whole bytes"
-            } else {
-                "the protocol does not have this type"
-            },
-        })
+        Self::ALL
+            .iter()
+            .copied()
+            .find(|dtype| dtype.name() == name)
+            .ok_or_else(|| HashError::Dtype {
+                name: name.to_owned(),
+                reason: if is_packed(name) {
+                    "several of its elements share a byte; convert the leaf to a type of whole bytes"
+                } else {
+                    "the protocol does not have this type"
+                },
+            })
     }
 }
 
 fn is_packed(name: &str) -> bool {
-    let digits = name.find(|character: char| character.is_ascii_digit()).map(|start| &name[start..]);
+    let digits = name
+        .find(|character: char| character.is_ascii_digit())
+        .map(|start| &name[start..]);
     let bits = digits.and_then(|digits| digits.split(|character: char| !character.is_ascii_digit()).next());
     matches!(bits, Some("1" | "2" | "3" | "4" | "6"))
 }
@@ -160,7 +171,16 @@ mod tests {
 
     #[test]
     fn packed_types_are_refused_by_name() {
-        for name in ["int4", "uint4", "int2", "uint2", "int1", "float4_e2m1fn", "float6_e3m2fn", "float6_e2m3fn"] {
+        for name in [
+            "int4",
+            "uint4",
+            "int2",
+            "uint2",
+            "int1",
+            "float4_e2m1fn",
+            "float6_e3m2fn",
+            "float6_e2m3fn",
+        ] {
             let message = name.parse::<Dtype>().unwrap_err().to_string();
             assert!(message.contains(name) && message.contains("share a byte"), "{message}");
         }

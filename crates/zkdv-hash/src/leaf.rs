@@ -58,10 +58,17 @@ pub fn sharded_digest(dimensions: u64, shards: &[Shard]) -> Result<Digest, HashE
 fn check_shards(dimensions: u64, shards: &[Shard]) -> Result<(), HashError> {
     for (index, shard) in shards.iter().enumerate() {
         if shard.ranges.len() as u64 != dimensions {
-            return Err(HashError::ShardDimensions { shard: index, expected: dimensions, got: shard.ranges.len() });
+            return Err(HashError::ShardDimensions {
+                shard: index,
+                expected: dimensions,
+                got: shard.ranges.len(),
+            });
         }
         if let Some(dimension) = shard.ranges.iter().position(|(start, stop)| start > stop) {
-            return Err(HashError::ShardRange { shard: index, dimension });
+            return Err(HashError::ShardRange {
+                shard: index,
+                dimension,
+            });
         }
     }
     for (index, pair) in shards.windows(2).enumerate() {
@@ -75,7 +82,12 @@ fn check_shards(dimensions: u64, shards: &[Shard]) -> Result<(), HashError> {
         let rest = shards.iter().enumerate().skip(first + 1);
         let near = rest.take_while(|(_, other)| other.ranges.first().is_none_or(|range| range.0 < stop));
         for (second, other) in near {
-            if shard.ranges.iter().zip(&other.ranges).all(|(a, b)| a.0.max(b.0) < a.1.min(b.1)) {
+            if shard
+                .ranges
+                .iter()
+                .zip(&other.ranges)
+                .all(|(a, b)| a.0.max(b.0) < a.1.min(b.1))
+            {
                 return Err(HashError::ShardOverlap { first, second });
             }
         }

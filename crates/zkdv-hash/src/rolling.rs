@@ -39,7 +39,11 @@ impl Base {
     /// # Errors
     /// [`HashError::RollingBase`] below 2^32 and from the modulus on.
     pub const fn from_value(value: u128) -> Result<Self, HashError> {
-        if value >= SMALLEST_BASE && value < MODULUS { Ok(Self(value)) } else { Err(HashError::RollingBase { value }) }
+        if value >= SMALLEST_BASE && value < MODULUS {
+            Ok(Self(value))
+        } else {
+            Err(HashError::RollingBase { value })
+        }
     }
 
     /// The number.
@@ -50,14 +54,14 @@ impl Base {
 
 /// The hash of one window, of any length.
 pub fn hash_window(words: &[u32], base: &Base) -> u128 {
-    canonical(words.iter().fold(0, |hash, &word| step(hash, base.0, u128::from(word))))
+    canonical(start(words, base.0))
 }
 
 /// Hashes of all windows of a fixed length, each from the one before.
 #[derive(Clone, Copy, Debug)]
 pub struct Roller {
     base: u128,
-    /// `base^window`: the weight of the word that leaves, once the base was multiplied in.
+    /// `p - base^window`: what a word weighs that leaves, once the base was multiplied in.
     leaving: u128,
     window: usize,
 }
@@ -71,67 +75,78 @@ impl Roller {
         if window == 0 {
             return Err(HashError::EmptyWindow);
         }
-        Ok(Self { base: base.0, leaving: canonical(power(base.0, window)), window })
-    }
-
-    /// The hashes of the windows of `row`, in order; none where it is narrower than a window.
-    pub fn hashes<'a>(&self, row: &'a [u32]) -> impl Iterator<Item = u128> + use<'a> {
-        let Self { base, leaving, window } = *self;
-        let first = row.get(..window).map(|first| first.iter().fold(0, |hash, &word| step(hash, base, u128::from(word))));
-        let mut pairs = row.iter().zip(row.get(window..).unwrap_or_default());
-        let mut next = first;
-        std::iter::from_fn(move || {
-            let hash = next?;
-            next = pairs.next().map(|(&out, &word)| slide(hash, base, leaving, out, word));
-            Some(canonical(hash))
+        Ok(Self {
+            base: base.0,
+            leaving: MODULUS - canonical(power(base.0, window)),
+            window,
         })
     }
+
+    /// How many windows a row of `width` words has: none where it is narrower than a window.
+    pub const fn windows_in(&self, width: usize) -> usize {
+        (width + 1).saturating_sub(self.window)
+    }
+
+    /// The hashes of the windows of `row`, in order.
+    pub fn hashes<'a>(&self, row: &'a [u32]) -> impl Iterator<Item = u128> + use<'a> {
+        let Self { base, leaving, window } = *self;
+        let first = row.get(..window).map(|words| start(words, base));
+        let mut pairs = row.iter().zip(row.get(window..).unwrap_or_default());
+        std::iter::successors(first, move |&hash| {
+            let (&out, &word) = pairs.next()?;
+            Some(step(hash, base, leaving, out, word))
+        })
+        .map(canonical)
+    }
 }
 
-/// The hash of the next window: `hash * base + word - out * base^window`.
-fn slide(hash: u128, base: u128, leaving: u128, out: u32, word: u32) -> u128 {
-    let gone = canonical(multiply(leaving, u128::from(out)));
-    step(hash, base, MODULUS - gone + u128::from(word))
+/// The hash of a window as a number up to 2^127.
+fn start(window: &[u32], base: u128) -> u128 {
+    window.iter().fold(0, |hash, &word| step(hash, base, 0, 0, word))
 }
 
-/// `hash * base + addend` modulo `p`, at most `p + 1`, for `hash` at most `p + 1`, `base` below `p` and `addend` below 2^127 + 2^32.
-fn step(hash: u128, base: u128, addend: u128) -> u128 {
-    fold(fold(multiply(hash, base)) + fold(addend))
+/// A number up to 2^127 congruent to `hash * base + leaving * out + word`, for `hash` up to 2^127, and `base` and `leaving`
+/// below it.
+#[inline]
+fn step(hash: u128, base: u128, leaving: u128, out: u32, word: u32) -> u128 {
+    // Everything is doubled, so that the upper 128 bits are those that count multiples of 2^127, which is congruent to 1.
+    let (base, leaving, word) = (base << 1, leaving << 1, u128::from(word) << 1);
+    let out = u128::from(out);
+    // The product of hash and base, by halves. No sum can overflow, as the upper half of the hash is at most 2^63.
+    let low = lower(hash) * lower(base);
+    let middle = upper(hash) * lower(base) + upper(low);
+    let other_middle = lower(hash) * upper(base) + lower(middle);
+    let high = upper(hash) * upper(base) + upper(middle) + upper(other_middle);
+    // What is added to it, which has at most 161 bits.
+    let added_low = lower(leaving) * out + word;
+    let added_high = upper(leaving) * out + upper(added_low);
+    let (low, carry) = (other_middle << 64 | lower(low)).overflowing_add(added_high << 64 | lower(added_low));
+    let high = high + upper(added_high) + u128::from(carry);
+    let (sum, carry) = high.overflowing_add(low >> 1);
+    (sum & MODULUS) + (sum >> 127) + (u128::from(carry) << 1)
 }
 
-/// A number congruent to `a * b`, for `a` and `b` at most 2^127.
-fn multiply(a: u128, b: u128) -> u128 {
-    let mask = u128::from(u64::MAX);
-    let (a_high, a_low, b_high, b_low) = (a >> 64, a & mask, b >> 64, b & mask);
-    let low = a_low * b_low;
-    // Each high half is at most 2^63, so neither sum can overflow.
-    let middle = a_high * b_low + (low >> 64);
-    let middle_low = (middle & mask) + a_low * b_high;
-    let high = a_high * b_high + (middle >> 64) + (middle_low >> 64);
-    let low = middle_low << 64 | low & mask;
-    // a * b = high * 2^128 + low, and 2^127 is congruent to 1.
-    fold((low & MODULUS) + (high << 1 | low >> 127))
+fn lower(value: u128) -> u128 {
+    value & u128::from(u64::MAX)
 }
 
-/// A congruent number, at most `p + 1`.
-fn fold(value: u128) -> u128 {
-    (value & MODULUS) + (value >> 127)
+fn upper(value: u128) -> u128 {
+    value >> 64
 }
 
-/// The congruent number below `p`.
+/// The congruent number below `p`, for values up to 2^127.
 fn canonical(value: u128) -> u128 {
-    let value = fold(value);
     if value >= MODULUS { value - MODULUS } else { value }
 }
 
-fn power(base: u128, mut exponent: usize) -> u128 {
-    let mut square = base;
-    let mut power = 1;
+/// A number up to 2^127 congruent to `base^exponent`.
+fn power(base: u128, exponent: usize) -> u128 {
+    let (mut square, mut power, mut exponent) = (base, 1, exponent);
     while exponent > 0 {
         if exponent % 2 == 1 {
-            power = fold(multiply(power, square));
+            power = step(power, square, 0, 0, 0);
         }
-        square = fold(multiply(square, square));
+        square = canonical(step(square, square, 0, 0, 0));
         exponent /= 2;
     }
     power

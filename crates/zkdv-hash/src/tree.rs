@@ -142,14 +142,21 @@ pub(crate) fn open_of(
     leaf: &(impl Fn(usize) -> Digest + Sync),
 ) -> Result<Vec<Digest>, HashError> {
     if index >= count {
-        return Err(HashError::Index { what: "leaf", index: index as u64, count: count as u64 });
+        return Err(HashError::Index {
+            what: "leaf",
+            index: index as u64,
+            count: count as u64,
+        });
     }
     let mut path = Vec::new();
     let mut range = 0..count;
     while range.len() > 1 {
         let middle = split(&range);
-        let (inside, beside) =
-            if index < middle { (range.start..middle, middle..range.end) } else { (middle..range.end, range.start..middle) };
+        let (inside, beside) = if index < middle {
+            (range.start..middle, middle..range.end)
+        } else {
+            (middle..range.end, range.start..middle)
+        };
         path.push(top(kind.contexts(), beside, leaf));
         range = inside;
     }
@@ -191,7 +198,11 @@ struct Contexts {
 impl Contexts {
     fn new(kind: TreeKind) -> Self {
         let context = |part| Context::new(&format!("zkdv 1 tree {kind} {part}"));
-        Self { leaf: context("leaf"), node: context("node"), root: context("root") }
+        Self {
+            leaf: context("leaf"),
+            node: context("node"),
+            root: context("root"),
+        }
     }
 
     fn inner(&self, left: &Digest, right: &Digest) -> Digest {
@@ -223,7 +234,11 @@ fn top(contexts: &Contexts, range: Range<usize>, leaf: &(impl Fn(usize) -> Diges
     let middle = split(&range);
     let left = || top(contexts, range.start..middle, leaf);
     let right = || top(contexts, middle..range.end, leaf);
-    let (left, right) = if range.len() > PARALLEL_LEAVES { rayon::join(left, right) } else { (left(), right()) };
+    let (left, right) = if range.len() > PARALLEL_LEAVES {
+        rayon::join(left, right)
+    } else {
+        (left(), right())
+    };
     contexts.inner(&left, &right)
 }
 

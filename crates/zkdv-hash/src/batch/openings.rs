@@ -53,7 +53,11 @@ pub struct AbsenceOpening {
 pub fn open_row(matrix: &Matrix<'_>, row: usize) -> Result<RowOpening, HashError> {
     let words = matrix.row(row)?.to_vec();
     let path = tree::open_of(TreeKind::BatchRows, matrix.rows(), row, &|row| matrix.row_node(row))?;
-    Ok(RowOpening { row: row as u64, words, path })
+    Ok(RowOpening {
+        row: row as u64,
+        words,
+        path,
+    })
 }
 
 /// Opens the first place where these words stand in one row. Any number of words can be shown, not only windows of the
@@ -70,7 +74,10 @@ pub fn open_window(matrix: &Matrix<'_>, window: &[u32]) -> Result<WindowOpening,
         Some((row, position))
     });
     let (row, position) = places.next().ok_or(HashError::WindowAbsent)?;
-    Ok(WindowOpening { row: open_row(matrix, row)?, position: position as u64 })
+    Ok(WindowOpening {
+        row: open_row(matrix, row)?,
+        position: position as u64,
+    })
 }
 
 /// Opens the place where the hash of a window would stand in the sorted list. That it is absent is the prover's
@@ -87,18 +94,34 @@ pub fn open_absent(
 ) -> Result<AbsenceOpening, HashError> {
     let roller = Roller::new(base, rolling_window)?;
     if window.len() != rolling_window {
-        return Err(HashError::WindowLength { expected: rolling_window, got: window.len() });
+        return Err(HashError::WindowLength {
+            expected: rolling_window,
+            got: window.len(),
+        });
     }
-    let list = SortedList::new(matrix, &roller, rolling_window);
-    let Err(upper) = list.find(hash_window(window, base) + 1) else { return Err(HashError::WindowPresent) };
+    let list = SortedList::new(matrix, &roller);
+    let Err(upper) = list.find(hash_window(window, base) + 1) else {
+        return Err(HashError::WindowPresent);
+    };
     // The sentinels stand on both sides of every hash, so `upper` is at least 1 and inside the list.
     let (lower_block, upper_block) = ((upper - 1) / BLOCK_NUMBERS, upper / BLOCK_NUMBERS);
     let open = |block| {
         let (bytes, path) = list.open(block)?;
-        Ok(BlockOpening { block: block as u64, bytes, path })
+        Ok(BlockOpening {
+            block: block as u64,
+            bytes,
+            path,
+        })
     };
-    let upper = if upper_block == lower_block { None } else { Some(open(upper_block)?) };
-    Ok(AbsenceOpening { lower: open(lower_block)?, upper })
+    let upper = if upper_block == lower_block {
+        None
+    } else {
+        Some(open(upper_block)?)
+    };
+    Ok(AbsenceOpening {
+        lower: open(lower_block)?,
+        upper,
+    })
 }
 
 /// Whether the opening shows a row of the batch with this digest.
@@ -137,13 +160,17 @@ pub fn verify_absent(
     if window.is_empty() || batch.digest() != *digest {
         return false;
     }
-    let Some(lower) = block_numbers(batch, &opening.lower) else { return false };
+    let Some(lower) = block_numbers(batch, &opening.lower) else {
+        return false;
+    };
     let number = hash_window(window, base) + 1;
     let Some(opening_above) = &opening.upper else {
         // Both neighbours are in one block.
         return lower.windows(2).any(|pair| pair[0] < number && number < pair[1]);
     };
-    let Some(upper) = block_numbers(batch, opening_above) else { return false };
+    let Some(upper) = block_numbers(batch, opening_above) else {
+        return false;
+    };
     opening_above.block == opening.lower.block + 1
         && lower.last().is_some_and(|&last| last < number)
         && upper.first().is_some_and(|&first| number < first)
@@ -153,7 +180,9 @@ pub fn verify_absent(
 fn block_numbers(batch: &BatchCommitment, opening: &BlockOpening) -> Option<Vec<u128>> {
     let numbers = batch.window_count.checked_add(2)?;
     let blocks = numbers.div_ceil(BLOCK_NUMBERS as u64);
-    let length = numbers.checked_sub(opening.block.checked_mul(BLOCK_NUMBERS as u64)?)?.min(BLOCK_NUMBERS as u64);
+    let length = numbers
+        .checked_sub(opening.block.checked_mul(BLOCK_NUMBERS as u64)?)?
+        .min(BLOCK_NUMBERS as u64);
     let (bytes, rest) = opening.bytes.as_chunks::<NUMBER_BYTES>();
     let is_whole = rest.is_empty() && bytes.len() as u64 == length;
     let stands = || {

@@ -1,6 +1,7 @@
 //! The sorted list of window hashes.
 
-use rayon::slice::ParallelSliceMut;
+use rayon::iter::{IndexedParallelIterator, ParallelIterator};
+use rayon::slice::{ParallelSlice, ParallelSliceMut};
 
 use super::Matrix;
 use crate::rolling::Roller;
@@ -10,6 +11,9 @@ use crate::{Digest, HashError};
 /// Numbers in a block of the list; the last block may be shorter.
 pub const BLOCK_NUMBERS: usize = 64;
 
+/// Windows that one thread hashes at a time.
+const WINDOWS_OF_A_TASK: usize = 4096;
+
 /// Bytes of a number.
 pub(super) const NUMBER_BYTES: usize = 16;
 
@@ -17,14 +21,24 @@ pub(super) const NUMBER_BYTES: usize = 16;
 pub(super) struct SortedList(Vec<u128>);
 
 impl SortedList {
-    pub(super) fn new(matrix: &Matrix<'_>, roller: &Roller, rolling_window: usize) -> Self {
-        let per_row = (matrix.width + 1).saturating_sub(rolling_window);
-        let mut numbers = Vec::with_capacity(matrix.rows.saturating_mul(per_row) + 2);
-        numbers.push(0);
-        for row in matrix.rows_of_words() {
-            numbers.extend(roller.hashes(row).map(|hash| hash + 1));
+    pub(super) fn new(matrix: &Matrix<'_>, roller: &Roller) -> Self {
+        let per_row = roller.windows_in(matrix.width);
+        // There are at most as many windows as words, which are in memory. The first number stays the lower sentinel.
+        let mut numbers = vec![0; matrix.rows * per_row + 2];
+        if let Some(last) = numbers.last_mut() {
+            *last = u128::MAX;
         }
-        numbers.push(u128::MAX);
+        if per_row > 0 {
+            let rows = matrix.words.par_chunks_exact(matrix.width);
+            let outs = numbers[1..]
+                .par_chunks_exact_mut(per_row)
+                .with_min_len(WINDOWS_OF_A_TASK.div_ceil(per_row));
+            outs.zip(rows).for_each(|(out, row)| {
+                out.iter_mut()
+                    .zip(roller.hashes(row))
+                    .for_each(|(out, hash)| *out = hash + 1);
+            });
+        }
         numbers.par_sort_unstable();
         numbers.dedup();
         Self(numbers)
@@ -35,13 +49,16 @@ impl SortedList {
     }
 
     pub(super) fn root(&self) -> Digest {
-        tree::root_of(TreeKind::BatchWindows, self.block_count(), &|block| self.block_node(block))
+        tree::root_of(TreeKind::BatchWindows, self.block_count(), &|block| {
+            self.block_node(block)
+        })
     }
 
     /// The opening of a block: its bytes and its path.
     pub(super) fn open(&self, block: usize) -> Result<(Vec<u8>, Vec<Digest>), HashError> {
-        let path =
-            tree::open_of(TreeKind::BatchWindows, self.block_count(), block, &|block| self.block_node(block))?;
+        let path = tree::open_of(TreeKind::BatchWindows, self.block_count(), block, &|block| {
+            self.block_node(block)
+        })?;
         Ok((self.block(block).to_vec(), path))
     }
 

@@ -2,12 +2,16 @@
 //!
 //! Everything is integer arithmetic on lanes and, for numbers that are subnormal in a narrow type, one exact subtraction
 //! of normal numbers, so that a thread that flushes subnormals to zero reads the same values.
+#![expect(
+    clippy::inline_always,
+    reason = "code that is compiled for an instruction set must be inlined to where it is chosen"
+)]
 
 /// Elements that are read and added side by side.
 pub(super) const LANES: usize = 32;
 
 /// The type that a probe is summed in.
-pub(super) trait Sum: Copy + std::ops::Add<Output = Self> {
+pub(super) trait Sum: Copy + std::ops::AddAssign {
     const ZERO: Self;
 
     /// Negates where `negative` is 1; it is 0 or 1.
@@ -37,8 +41,12 @@ pub(super) trait Element {
     type Sum: Sum;
     const BYTES: usize;
 
-    /// The first elements of `bytes`; zeros where there are fewer.
-    fn lanes(bytes: &[u8]) -> [Self::Sum; LANES];
+    /// The element that `bytes` start with; zero where they are too few.
+    fn first(bytes: &[u8]) -> Self::Sum;
+
+    /// Adds the first elements of `bytes`, one to each sum: zeros where there are fewer bytes, and elements from `count`
+    /// on not at all. Bit `i` of `negative` negates element `i`.
+    fn add(sums: &mut [Self::Sum; LANES], bytes: &[u8], negative: u32, count: usize);
 }
 
 macro_rules! elements {
@@ -50,19 +58,24 @@ macro_rules! elements {
             const BYTES: usize = size_of::<$raw>();
 
             #[inline(always)]
-            fn lanes(bytes: &[u8]) -> [$sum; LANES] {
+            fn first(bytes: &[u8]) -> $sum {
+                let decode: fn($raw) -> $sum = $decode;
+                decode(bytes.first_chunk().map_or(0, |element| <$raw>::from_le_bytes(*element)))
+            }
+
+            #[inline(always)]
+            fn add(sums: &mut [$sum; LANES], bytes: &[u8], negative: u32, count: usize) {
+                let decode: fn($raw) -> $sum = $decode;
                 let mut padded = [0; LANES * size_of::<$raw>()];
-                let bytes = bytes.first_chunk().unwrap_or_else(|| {
+                let bytes: &[u8; LANES * size_of::<$raw>()] = bytes.first_chunk().unwrap_or_else(|| {
                     padded[..bytes.len()].copy_from_slice(bytes);
                     &padded
                 });
-                let (elements, _) = bytes.as_chunks();
-                let mut lanes = [<$sum>::ZERO; LANES];
-                for (lane, element) in lanes.iter_mut().zip(elements) {
-                    let decode: fn($raw) -> $sum = $decode;
-                    *lane = decode(<$raw>::from_le_bytes(*element));
+                let elements = bytes.as_chunks().0;
+                for lane in 0..LANES {
+                    let value = decode(<$raw>::from_le_bytes(elements[lane])).signed(negative >> lane & 1);
+                    sums[lane] += if lane < count { value } else { <$sum>::ZERO };
                 }
-                lanes
             }
         }
     )*};

@@ -87,7 +87,10 @@ pub fn signs(root: &Digest, tree: ProbedTree, leaf_index: u64, dimension: usize)
     static CONTEXT: LazyLock<Context> = LazyLock::new(|| Context::new("zkdv 1 probe signs"));
     let mut words = vec![0; dimension.div_ceil(32)];
     let mut hasher = CONTEXT.hasher();
-    hasher.update(root.as_bytes()).update(&[tree as u8]).update(&leaf_index.to_le_bytes());
+    hasher
+        .update(root.as_bytes())
+        .update(&[tree as u8])
+        .update(&leaf_index.to_le_bytes());
     hasher.finalize_xof().fill(bytemuck::cast_slice_mut(&mut words));
     words
 }
@@ -121,7 +124,7 @@ pub enum ProbeOut<'a> {
     F64(&'a mut [f64]),
 }
 
-impl<'a> ProbeOut<'a> {
+impl ProbeOut<'_> {
     /// How many numbers there is room for.
     pub const fn len(&self) -> usize {
         match self {
@@ -205,12 +208,21 @@ impl Layout {
     pub(crate) fn new(shape: &[u64], dtype: Dtype, ratio: f64) -> Result<Option<Self>, HashError> {
         let bytes = dtype.array_bytes(shape)?;
         kept(1, ratio)?;
-        let Some(kind) = dtype.probe_kind().filter(|_| bytes > 0) else { return Ok(None) };
-        let overflow = || HashError::ShapeOverflow { shape: shape.to_vec(), dtype };
+        let Some(kind) = dtype.probe_kind().filter(|_| bytes > 0) else {
+            return Ok(None);
+        };
+        let overflow = || HashError::ShapeOverflow {
+            shape: shape.to_vec(),
+            dtype,
+        };
         let (dimension, kept, rows) = match shape.split_last() {
             None => (dtype.reals(), dtype.reals(), 1),
             // Neither product can overflow, as that of all of them with the size of an element does not.
-            Some((last, rest)) => (last * dtype.reals(), kept(last * dtype.reals(), ratio)?, rest.iter().product()),
+            Some((last, rest)) => (
+                last * dtype.reals(),
+                kept(last * dtype.reals(), ratio)?,
+                rest.iter().product(),
+            ),
         };
         let fit = |number: u64| usize::try_from(number).map_err(|_| overflow());
         let reals = if dtype.reals() == 2 { 2 } else { 1 };
@@ -236,11 +248,19 @@ impl Layout {
         let layout = Self::new(shape, dtype, ratio)?;
         let expected = dtype.array_bytes(shape)?;
         if bytes.len() as u64 != expected {
-            return Err(HashError::ByteCount { shape: shape.to_vec(), dtype, expected, got: bytes.len() });
+            return Err(HashError::ByteCount {
+                shape: shape.to_vec(),
+                dtype,
+                expected,
+                got: bytes.len(),
+            });
         }
         let words = layout.map_or(0, |layout| layout.sign_words());
         if signs.len() != words {
-            return Err(HashError::SignWords { expected: words, got: signs.len() });
+            return Err(HashError::SignWords {
+                expected: words,
+                got: signs.len(),
+            });
         }
         let length = layout.map_or(0, |layout| layout.length());
         let kind = layout.map(|layout| layout.kind);
@@ -251,7 +271,11 @@ impl Layout {
                 None => "the probe of a leaf that has none",
             };
             let got = if out.kind() == kind { out.len() } else { 0 };
-            return Err(HashError::OutputLength { what, expected: length, got });
+            return Err(HashError::OutputLength {
+                what,
+                expected: length,
+                got,
+            });
         }
         Ok(layout)
     }
@@ -270,8 +294,7 @@ impl Layout {
         let (row, column) = (real / self.dimension, real % self.dimension);
         // Slice j starts at floor(j * d / k), which is before the column exactly where j * d / k is.
         let slices = (column as u128 * self.kept as u128).div_ceil(self.dimension as u128);
-        #[expect(clippy::cast_possible_truncation, reason = "at most `kept`, as the column is below the dimension")]
-        let slices = slices as usize;
-        row * self.kept + slices
+        // At most `kept`, as the column is below the dimension.
+        row * self.kept + slices as usize
     }
 }

@@ -1,4 +1,8 @@
 //! Signed sums over slices.
+#![expect(
+    clippy::inline_always,
+    reason = "code that is compiled for an instruction set must be inlined to where it is chosen"
+)]
 
 use pulp::{Arch, NullaryFnOnce};
 
@@ -16,7 +20,12 @@ const SHORT_SLICE: usize = 8;
 ///
 /// `bytes` is the whole leaf. The order of additions follows from the lengths of the slices alone.
 pub(crate) fn sum(layout: &Layout, dtype: Dtype, bytes: &[u8], signs: &[u32], first: usize, out: ProbeOut<'_>) {
-    let job = Job { layout, bytes, signs, first };
+    let job = Job {
+        layout,
+        bytes,
+        signs,
+        first,
+    };
     match (dtype, out) {
         (Dtype::Float32 | Dtype::Complex64, ProbeOut::F32(out)) => job.run::<Float32>(out),
         (Dtype::Bfloat16, ProbeOut::F32(out)) => job.run::<Bfloat16>(out),
@@ -46,8 +55,9 @@ struct Job<'a> {
 impl Job<'_> {
     fn run<E: Element>(self, out: &mut [E::Sum]) {
         if self.layout.sign_words() == 0 {
-            let values = E::lanes(self.bytes);
-            out.iter_mut().zip(values).for_each(|(out, value)| *out = value);
+            for (out, element) in out.iter_mut().zip(self.bytes.chunks_exact(E::BYTES)) {
+                *out = E::first(element);
+            }
         } else {
             Arch::new().dispatch(Vectorized::<E> { job: self, out });
         }
@@ -65,11 +75,16 @@ impl<E: Element> NullaryFnOnce for Vectorized<'_, E> {
 
     #[inline(always)]
     fn call(self) {
-        let Job { layout: &Layout { dimension, kept, .. }, bytes, signs, first } = self.job;
+        let Job {
+            layout: &Layout { dimension, kept, .. },
+            bytes,
+            signs,
+            first,
+        } = self.job;
         // Slice j of a row starts at floor(j * dimension / kept); the remainder of that division is carried along.
         let (mut row, mut slice) = (first / kept, first % kept);
         let product = slice as u128 * dimension as u128;
-        #[expect(clippy::cast_possible_truncation, reason = "a start is below the dimension, a remainder below `kept`")]
+        // A start is below the dimension, a remainder below `kept`.
         let (mut start, mut remainder) = ((product / kept as u128) as usize, (product % kept as u128) as usize);
         for out in self.out {
             let mut stop = start + dimension / kept;
@@ -94,36 +109,29 @@ impl<E: Element> NullaryFnOnce for Vectorized<'_, E> {
 fn sum_slice<E: Element>(bytes: &[u8], signs: &[u32], column: usize, length: usize) -> E::Sum {
     if length < SHORT_SLICE {
         let negative = sign_bits(signs, column);
-        let values = E::lanes(bytes);
-        let mut sum = values[0].signed(negative & 1);
-        for (lane, value) in values.iter().enumerate().take(length).skip(1) {
-            sum = sum + value.signed(negative >> lane & 1);
+        let mut sum = E::first(bytes).signed(negative & 1);
+        for element in 1..length {
+            sum += E::first(bytes.get(element * E::BYTES..).unwrap_or_default()).signed(negative >> element & 1);
         }
         return sum;
     }
     let mut sums = [E::Sum::ZERO; LANES];
     let mut done = 0;
     while length - done >= LANES {
-        let negative = sign_bits(signs, column + done);
-        let values = E::lanes(bytes.get(done * E::BYTES..).unwrap_or_default());
-        for lane in 0..LANES {
-            sums[lane] = sums[lane] + values[lane].signed(negative >> lane & 1);
-        }
+        let rest = bytes.get(done * E::BYTES..).unwrap_or_default();
+        E::add(&mut sums, rest, sign_bits(signs, column + done), LANES);
         done += LANES;
     }
     if done < length {
-        let negative = sign_bits(signs, column + done);
-        let values = E::lanes(bytes.get(done * E::BYTES..).unwrap_or_default());
-        for lane in 0..LANES {
-            let value = if lane < length - done { values[lane] } else { E::Sum::ZERO };
-            sums[lane] = sums[lane] + value.signed(negative >> lane & 1);
-        }
+        let rest = bytes.get(done * E::BYTES..).unwrap_or_default();
+        E::add(&mut sums, rest, sign_bits(signs, column + done), length - done);
     }
     let mut width = LANES;
     while width > 1 {
         width /= 2;
         for lane in 0..width {
-            sums[lane] = sums[lane] + sums[lane + width];
+            let other = sums[lane + width];
+            sums[lane] += other;
         }
     }
     sums[0]
