@@ -1,4 +1,4 @@
-"""Where the chunks and parents of many arrays stand while `_blake3_portable` hashes them: tables made on the host.
+"""Where chunks and parents stand while `_blake3_portable` hashes many inputs: tables made on the host.
 
 Tables grow with the number of tiles and of small chunks, not with the bytes of large arrays.
 """
@@ -6,7 +6,8 @@ Tables grow with the number of tiles and of small chunks, not with the bytes of 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from itertools import chain
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 CHUNK_BYTES: Final = 1024
 BLOCK_BYTES: Final = 64
 BLOCKS_PER_CHUNK: Final = 16
+WORD_BYTES: Final = 4
 
 CHUNK_END: Final = 2
 ROOT: Final = 8
@@ -22,21 +24,35 @@ TREES: Final = 2
 TILE_CHUNKS_MIN: Final = 8
 
 
+class Input(NamedTuple):
+    """One input to hash.
+
+    Attributes:
+        bytes: Its length.
+        in_place: Whether it is an array of its own, whose full chunks can be read where they lie.
+    """
+
+    bytes: int
+    in_place: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One array.
+    """One input's place in the layout.
 
     Attributes:
         tree: Its tree, 0 or 1.
         bytes: Its length.
-        node: Node of its first chunk, from the start of its tree's nodes.
+        node: Node of its first chunk.
         is_large: Whether its full chunks are read in place, tile by tile; else they are packed with those of others.
+        word: Where its packed bytes start among the packed words of its tree.
     """
 
     tree: int
     bytes: int
     node: int
     is_large: bool
+    word: int
 
     @property
     def chunks(self) -> int:
@@ -44,9 +60,31 @@ class Entry:
         return chunk_count(self.bytes)
 
     @property
-    def packed(self) -> tuple[int, int]:
-        """First and one past the last of the chunks that are packed."""
-        return (self.bytes // CHUNK_BYTES if self.is_large else 0, self.chunks)
+    def packed_chunks(self) -> range:
+        """The chunks that are packed."""
+        return range(self.bytes // CHUNK_BYTES if self.is_large else 0, self.chunks)
+
+
+class PackedLane:
+    """Columns of `Layout.packed_lanes`."""
+
+    COUNTER: Final = 0
+    """The chunk's place in its input."""
+    BLOCKS: Final = 1
+    """Its blocks, 1 to 16."""
+    LAST_LENGTH: Final = 2
+    """Bytes of its last block."""
+    LAST_FLAGS: Final = 3
+    """Flags of its last block."""
+    WORD: Final = 4
+    """Its first word among the packed words of its tree."""
+    NODE: Final = 5
+    """Its node; out of range in padding."""
+    OWNER: Final = 6
+    """Its entry."""
+    ROOT: Final = 7
+    """Its entry where the chunk is all of it, so that its output is the digest; out of range elsewhere."""
+    COLUMNS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,41 +92,18 @@ class ChunkTiles:
     """One row for each tile of chunks, those of tree 0 first.
 
     Attributes:
-        source: Place among the sources: the packed chunks of `Layout.packed_trees`, then the arrays of `Layout.large`.
-        first: First chunk inside the source.
-        node: Node of that chunk in a large array.
+        source: The packed chunks of `Layout.packed_trees` in their order, then the large arrays of `Layout.large`.
+        first: First chunk: a row of `Layout.packed_lanes`, or the place in the large array.
+        node: Node of the first chunk, in a large array.
         owner: Entry of the large array.
         tree_0: How many tiles belong to tree 0.
     """
 
     source: NDArray[np.int32]
     first: NDArray[np.uint32]
-    node: NDArray[np.int32]
-    owner: NDArray[np.int32]
+    node: NDArray[np.uint32]
+    owner: NDArray[np.uint32]
     tree_0: int
-
-
-@dataclass(frozen=True, slots=True)
-class PackedLanes:
-    """One row for each packed chunk of a tree, padded to whole tiles.
-
-    Attributes:
-        counter: The chunk's place in its array.
-        blocks: Its blocks, 1 to 16.
-        last_length: Bytes of its last block.
-        last_flags: Flags of its last block.
-        node: Its node; out of range in padding.
-        owner: Its entry.
-        root: Its entry, where the chunk is all of it and its output the digest; out of range elsewhere.
-    """
-
-    counter: NDArray[np.uint32]
-    blocks: NDArray[np.uint32]
-    last_length: NDArray[np.uint32]
-    last_flags: NDArray[np.uint32]
-    node: NDArray[np.int32]
-    owner: NDArray[np.int32]
-    root: NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +130,7 @@ class Layout:
     """Where everything stands; made by `lay_out`.
 
     Attributes:
-        entries: The arrays of both trees, in the order in which they were given.
+        entries: The inputs of both trees, in the order in which they were given.
         tile_chunks: Lanes of a tile.
         bases: First node of each tree.
         nodes: Nodes of both trees.
@@ -137,40 +152,42 @@ class Layout:
         return tuple(index for index, entry in enumerate(self.entries) if entry.is_large)
 
     @cached_property
-    def packed(self) -> tuple[PackedLanes, PackedLanes]:
-        """The packed chunks of each tree."""
-        return self._packed_lanes(0), self._packed_lanes(1)
-
-    @cached_property
     def packed_trees(self) -> tuple[int, ...]:
         """The trees that have packed chunks."""
-        return tuple(tree for tree in range(TREES) if self.packed[tree].node.size)
+        return tuple(tree for tree in range(TREES) if self._packed_by_tree[tree].size)
+
+    @cached_property
+    def packed_lanes(self) -> NDArray[np.uint32]:
+        """The packed chunks of both trees, each tree's padded to whole tiles, shape `(chunks, PackedLane.COLUMNS)`."""
+        return np.concatenate(self._packed_by_tree).astype(np.uint32)
 
     @cached_property
     def chunk_tiles(self) -> ChunkTiles:
         """All tiles of chunks."""
-        tiles = self.tile_chunks
         rows: list[tuple[int, int, int, int]] = []
         tree_0 = 0
+        lanes = 0
         for tree in range(TREES):
-            if tree in self.packed_trees:
+            packed = len(self._packed_by_tree[tree])
+            if packed:
                 source = self.packed_trees.index(tree)
-                rows += [(source, first, 0, 0) for first in range(0, len(self.packed[tree].node), tiles)]
+                rows += [(source, first, 0, 0) for first in range(lanes, lanes + packed, self.tile_chunks)]
+                lanes += packed
             for source, owner in enumerate(self.large, len(self.packed_trees)):
                 entry = self.entries[owner]
                 if entry.tree == tree:
-                    full = entry.bytes // CHUNK_BYTES
                     # The last tile reaches back over chunks that are done, so that every tile is whole.
-                    starts = [*range(0, full - tiles, tiles), full - tiles]
-                    rows += [(source, start, self.bases[tree] + entry.node + start, owner) for start in starts]
+                    last = entry.bytes // CHUNK_BYTES - self.tile_chunks
+                    starts = chain(range(0, last, self.tile_chunks), [last])
+                    rows += [(source, start, entry.node + start, owner) for start in starts]
             if tree == 0:
                 tree_0 = len(rows)
         columns = np.array(rows, np.int64).reshape(-1, 4).T
         return ChunkTiles(
             source=columns[0].astype(np.int32),
             first=columns[1].astype(np.uint32),
-            node=columns[2].astype(np.int32),
-            owner=columns[3].astype(np.int32),
+            node=columns[2].astype(np.uint32),
+            owner=columns[3].astype(np.uint32),
             tree_0=tree_0,
         )
 
@@ -188,80 +205,79 @@ class Layout:
         return ParentTiles(base=columns[0], first=columns[1], pairs=columns[2], level=columns[3], tree_0=tree_0)
 
     def _pairs_by_level(self, tree: int) -> Iterator[int]:
-        """Pairs on each level, of the arrays that are not reduced to one node yet; larger arrays stand first."""
+        """Pairs on each level, of the inputs that are not reduced to one node yet; larger ones stand first."""
         entries = [entry for entry in self.entries if entry.tree == tree]
         level = 0
         while unfinished := [entry for entry in entries if entry.chunks > 1 << level]:
-            yield max(entry.node + _power_of_two(entry.chunks) for entry in unfinished) >> (level + 1)
+            nodes = max(entry.node - self.bases[tree] + _power_of_two(entry.chunks) for entry in unfinished)
+            yield nodes >> (level + 1)
             level += 1
 
-    def _packed_lanes(self, tree: int) -> PackedLanes:
-        columns: list[NDArray[np.int64]] = [np.zeros((7, 0), np.int64)]
+    @cached_property
+    def _packed_by_tree(self) -> tuple[NDArray[np.int64], ...]:
+        return tuple(self._packed_lanes_of(tree) for tree in range(TREES))
+
+    def _packed_lanes_of(self, tree: int) -> NDArray[np.int64]:
         lanes = 0
+        tables = []
         for owner, entry in enumerate(self.entries):
-            chunk = np.arange(*entry.packed, dtype=np.int64)
-            if entry.tree != tree or not chunk.size:
-                continue
-            length = np.minimum(entry.bytes - chunk * CHUNK_BYTES, CHUNK_BYTES)
-            blocks = np.maximum(1, -(-length // BLOCK_BYTES))
-            is_root = entry.chunks == 1
-            columns.append(
-                np.stack(
-                    [
-                        chunk,
-                        blocks,
-                        length - (blocks - 1) * BLOCK_BYTES,
-                        np.full_like(chunk, CHUNK_END | ROOT if is_root else CHUNK_END),
-                        self.bases[tree] + entry.node + chunk,
-                        np.full_like(chunk, owner),
-                        np.full_like(chunk, owner) if is_root else self.out_of_range + lanes + np.arange(chunk.size),
-                    ]
-                )
-            )
-            lanes += chunk.size
+            if entry.tree == tree and entry.packed_chunks:
+                tables.append(self._entry_lanes(owner, entry, lanes))
+                lanes += len(entry.packed_chunks)
         padding = np.arange(lanes, lanes + -lanes % self.tile_chunks)
+        table = np.zeros((padding.size, PackedLane.COLUMNS), np.int64)
+        table[:, PackedLane.BLOCKS] = 1
         # Indices out of range are dropped; they differ so that indices stay unique.
-        zero, dropped = np.zeros_like(padding), self.out_of_range + padding
-        columns.append(np.stack([zero, zero + 1, zero, zero, dropped, zero, dropped]))
-        table = np.concatenate(columns, axis=1)
-        return PackedLanes(
-            counter=table[0].astype(np.uint32),
-            blocks=table[1].astype(np.uint32),
-            last_length=table[2].astype(np.uint32),
-            last_flags=table[3].astype(np.uint32),
-            node=table[4].astype(np.int32),
-            owner=table[5].astype(np.int32),
-            root=table[6].astype(np.int32),
-        )
+        table[:, PackedLane.NODE] = table[:, PackedLane.ROOT] = self.out_of_range + padding
+        return np.concatenate([*tables, table])
+
+    def _entry_lanes(self, owner: int, entry: Entry, lanes: int) -> NDArray[np.int64]:
+        chunk = np.array(entry.packed_chunks, np.int64)
+        length = np.minimum(entry.bytes - chunk * CHUNK_BYTES, CHUNK_BYTES)
+        blocks = np.maximum(1, -(-length // BLOCK_BYTES))
+        is_root = entry.chunks == 1
+        table = np.empty((chunk.size, PackedLane.COLUMNS), np.int64)
+        table[:, PackedLane.COUNTER] = chunk
+        table[:, PackedLane.BLOCKS] = blocks
+        table[:, PackedLane.LAST_LENGTH] = length - (blocks - 1) * BLOCK_BYTES
+        table[:, PackedLane.LAST_FLAGS] = CHUNK_END | ROOT if is_root else CHUNK_END
+        table[:, PackedLane.WORD] = entry.word + (chunk - chunk[0]) * (CHUNK_BYTES // WORD_BYTES)
+        table[:, PackedLane.NODE] = entry.node + chunk
+        table[:, PackedLane.OWNER] = owner
+        table[:, PackedLane.ROOT] = owner if is_root else self.out_of_range + lanes + np.arange(chunk.size)
+        return table
 
 
-def lay_out(lengths: tuple[Sequence[int], Sequence[int]], tile_chunks: int) -> Layout:
-    """Give every array of two trees its nodes, and decide which are read in place.
+def lay_out(trees: tuple[Sequence[Input], Sequence[Input]], tile_chunks: int) -> Layout:
+    """Give every input its nodes and its packed words, and decide which are read in place.
 
-    An array of `c` chunks owns the next power of two of nodes, larger arrays first: so every pair starts at an even
-    node on every level, and the arrays that still have parents to come are a prefix.
+    An input of `c` chunks owns the next power of two of nodes, larger inputs first: so every pair starts at an even
+    node on every level, and the inputs that still have parents to come are a prefix. Packed words follow one another in
+    the order of the inputs, each from a new word.
 
     Args:
-        lengths: Bytes of the arrays of each tree.
+        trees: The inputs of each tree.
         tile_chunks: Lanes of a tile, a power of two; fewer are used where there are fewer chunks.
     """
-    chunks = sum(chunk_count(length) for tree in lengths for length in tree)
+    chunks = sum(chunk_count(given.bytes) for tree in trees for given in tree)
     tile_chunks = min(tile_chunks, max(TILE_CHUNKS_MIN, _power_of_two(chunks)))
     entries: list[Entry] = []
     bases: list[int] = []
-    total = 0
-    for tree, of_tree in enumerate(lengths):
-        bases.append(total)
-        nodes = [0] * len(of_tree)
-        node = 0
-        for position in sorted(range(len(of_tree)), key=lambda i: -chunk_count(of_tree[i])):
-            nodes[position] = node
-            node += _power_of_two(chunk_count(of_tree[position]))
-        for length, start in zip(of_tree, nodes, strict=True):
-            entries.append(Entry(tree, length, start, is_large=length // CHUNK_BYTES >= tile_chunks))
+    nodes = 0
+    for tree, inputs in enumerate(trees):
+        bases.append(nodes)
+        first_nodes = {}
+        for index in sorted(range(len(inputs)), key=lambda index: -chunk_count(inputs[index].bytes)):
+            first_nodes[index] = nodes
+            nodes += _power_of_two(chunk_count(inputs[index].bytes))
         # A tile of parents reads twice its lanes, and none reaches into the next tree.
-        total += -(-node // (2 * tile_chunks)) * 2 * tile_chunks
-    return Layout(tuple(entries), tile_chunks, (bases[0], bases[1]), total)
+        nodes = bases[tree] + -(-(nodes - bases[tree]) // (2 * tile_chunks)) * 2 * tile_chunks
+        word = 0
+        for index, (length, in_place) in enumerate(inputs):
+            is_large = in_place and length // CHUNK_BYTES >= tile_chunks
+            entries.append(Entry(tree, length, first_nodes[index], is_large, word))
+            word += -(-(length % CHUNK_BYTES if is_large else length) // WORD_BYTES)
+    return Layout(tuple(entries), tile_chunks, (bases[0], bases[1]), nodes)
 
 
 def chunk_count(length: int) -> int:

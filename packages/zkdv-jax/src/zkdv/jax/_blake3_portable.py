@@ -1,16 +1,17 @@
-"""BLAKE3-256 of many arrays inside a JAX program, from 32-bit integer operations alone.
+"""BLAKE3-256 of many inputs inside a JAX program, from 32-bit integer operations alone.
 
 The hash is that of O'Connor, Aumasson, Neves and Wilcox-O'Hearn, "BLAKE3: one function, fast everywhere" (2020). A
-program holds two compressions however many arrays it hashes, each run in a loop over tiles of lanes:
+program holds two compressions however many inputs it hashes, each run in a loop over tiles of lanes:
 
 1. *Chunks.* A tile chains the blocks of its chunks. It lies either in one large array, which is read in place, or in
-   the packed words of a tree: its small arrays, and the last partial chunks of the large ones.
+   the packed words of a tree: its small arrays, the last partial chunks of the large ones, and joined inputs.
 2. *Parents.* Chaining values stand in one buffer, which each level overwrites with the level above it.
 
 Which tiles run is decided at run time, by tree. `_blake3_layout` says what stands where.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import jax
@@ -19,7 +20,19 @@ import numpy as np
 from jax import lax
 from numpy.typing import NDArray
 
-from zkdv.jax._blake3_layout import BLOCK_BYTES, BLOCKS_PER_CHUNK, CHUNK_BYTES, CHUNK_END, ROOT, Layout, lay_out
+from zkdv.jax._blake3_layout import (
+    BLOCK_BYTES,
+    BLOCKS_PER_CHUNK,
+    CHUNK_BYTES,
+    CHUNK_END,
+    ROOT,
+    WORD_BYTES,
+    Entry,
+    Input,
+    Layout,
+    PackedLane,
+    lay_out,
+)
 
 TILE_CHUNKS: Final = 512
 """Chunks that are hashed side by side: on a CPU their state stays in a core's cache."""
@@ -39,8 +52,48 @@ ROUNDS: Final = 7
 ELEMENTS_MAX: Final = 2**32
 """Elements of one array that a 32-bit index can reach."""
 
-Trees = tuple[Sequence[jax.Array], Sequence[jax.Array]]
 State = tuple[jax.Array, jax.Array, jax.Array, jax.Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Inputs that stand one after the other in a flat array.
+
+    Attributes:
+        array: Their elements, of 4 or 8 bytes each, shape `(sum(sizes),)`.
+        sizes: Elements of each.
+    """
+
+    array: jax.Array
+    sizes: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class TreeInputs:
+    """What is hashed of one tree.
+
+    Attributes:
+        due: Whether it is hashed, shape `()`, bool.
+        arrays: Arrays that are one input each, of any shape and of any element type that fills whole bytes.
+        joined: Further inputs.
+    """
+
+    due: jax.Array
+    arrays: Sequence[jax.Array]
+    joined: Sequence[Joined] = ()
+
+    @property
+    def count(self) -> int:
+        """Number of inputs."""
+        return len(self.arrays) + sum(len(joined.sizes) for joined in self.joined)
+
+    def inputs(self) -> Iterator[Input]:
+        """Lengths of all inputs: those of the arrays, then those of the joined ones."""
+        for array in self.arrays:
+            yield Input(array.size * array.dtype.itemsize, in_place=True)
+        for joined in self.joined:
+            for size in joined.sizes:
+                yield Input(size * joined.array.dtype.itemsize, in_place=False)
 
 
 def digests(arrays: Sequence[jax.Array]) -> jax.Array:
@@ -55,34 +108,33 @@ def digests(arrays: Sequence[jax.Array]) -> jax.Array:
     Raises:
         ValueError: If an array has `ELEMENTS_MAX` elements or more.
     """
-    return tree_digests((arrays, ()), (jnp.array(True), jnp.array(False)))  # noqa: FBT003 (an array of the program)
+    yes = jnp.array(True)  # noqa: FBT003 (an array of the program)
+    return tree_digests((TreeInputs(yes, arrays), TreeInputs(yes, ())))
 
 
-def tree_digests(trees: Trees, due: tuple[jax.Array, jax.Array], *, tile_chunks: int = TILE_CHUNKS) -> jax.Array:
-    """The BLAKE3-256 digests of the arrays of two trees, of which either may not be due.
+def tree_digests(trees: tuple[TreeInputs, TreeInputs], *, tile_chunks: int = TILE_CHUNKS) -> jax.Array:
+    """The BLAKE3-256 digests of the inputs of two trees, of which either may not be due.
 
     Args:
-        trees: The arrays of each tree, as in `digests`.
-        due: For each tree whether it is hashed, shape `()`, bool.
+        trees: The two trees.
         tile_chunks: Chunks that are hashed side by side, a power of two.
 
     Returns:
-        Shape `(arrays of both trees, 8)`, uint32: each digest as little-endian words, zeros where a tree is not due.
+        Shape `(inputs of both trees, 8)`, uint32: each digest as little-endian words, zeros where a tree is not due.
 
     Raises:
         ValueError: If an array has `ELEMENTS_MAX` elements or more.
     """
-    for array in (*trees[0], *trees[1]):
+    for array in (*trees[0].arrays, *trees[1].arrays):
         if array.size >= ELEMENTS_MAX:
             raise ValueError(
                 f"an array of {array.size} elements, {array.dtype}{list(array.shape)}, is too large for the portable "
                 f"lowering, which reaches {ELEMENTS_MAX - 1}: split the array, or shard it over devices"
             )
-    lengths = tuple([array.size * array.dtype.itemsize for array in tree] for tree in trees)
-    layout = lay_out((lengths[0], lengths[1]), tile_chunks)
+    layout = lay_out((tuple(trees[0].inputs()), tuple(trees[1].inputs())), tile_chunks)
     if not layout.entries:
         return jnp.zeros((0, 8), jnp.uint32)
-    return _hash_parents(layout, due, *_hash_chunks(layout, trees, due))
+    return _hash_parents(layout, trees, *_hash_chunks(layout, trees))
 
 
 def compress(
@@ -116,24 +168,32 @@ def compress(
     return jnp.concatenate([a ^ c, b ^ d])
 
 
-def _hash_chunks(
-    layout: Layout, trees: Trees, due: tuple[jax.Array, jax.Array]
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The nodes of all chunks, the owner of each node, and the digests of arrays of one chunk."""
+def _hash_chunks(layout: Layout, trees: tuple[TreeInputs, TreeInputs]) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The nodes of all chunks, the owner of each node, and the digests of inputs of one chunk."""
     lanes = layout.tile_chunks
     tiles = layout.chunk_tiles
     source, first, first_node, owner = map(jnp.asarray, (tiles.source, tiles.first, tiles.node, tiles.owner))
-    arrays = [array for tree in trees for array in tree]
-    readers = [_packed_reader(layout, tree, trees[tree], due[tree]) for tree in layout.packed_trees]
+    readers = [_packed_reader(layout, tree, trees[tree]) for tree in layout.packed_trees]
+    arrays = _by_entry(trees)
     readers += [_large_reader(layout, arrays[index]) for index in layout.large]
-    lane = jnp.arange(lanes, dtype=jnp.int32)
+    # One row more than needed, where no chunk is packed: it is read, and not used.
+    table = jnp.asarray(np.pad(layout.packed_lanes, ((0, 0 if layout.packed_trees else lanes), (0, 0))))
+    lane = jnp.arange(lanes, dtype=jnp.uint32)
     initial = jnp.broadcast_to(jnp.asarray(INITIAL[:, None]), (8, lanes))
 
     def one_tile(index: jax.Array, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         nodes, owners, roots = state
-        words, counter, blocks, last_length, last_flags, node, entry, root = lax.switch(
-            source[index], readers, first[index], first_node[index] + lane, jnp.broadcast_to(owner[index], (lanes,))
-        )
+        is_packed = source[index] < len(layout.packed_trees)
+        packed = lax.dynamic_slice_in_dim(table, jnp.where(is_packed, first[index], 0), lanes)
+
+        def column(position: int, in_large: jax.Array | int) -> jax.Array:
+            return jnp.where(is_packed, packed[:, position], jnp.asarray(in_large, jnp.uint32))
+
+        counter = column(PackedLane.COUNTER, first[index] + lane)
+        blocks = column(PackedLane.BLOCKS, BLOCKS_PER_CHUNK)
+        last_length = column(PackedLane.LAST_LENGTH, BLOCK_BYTES)
+        last_flags = column(PackedLane.LAST_FLAGS, CHUNK_END)
+        words = lax.switch(source[index], readers, first[index], packed)
 
         def one_block(chaining: jax.Array, step: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, None]:
             position, block = step
@@ -147,6 +207,9 @@ def _hash_chunks(
         by_block = words.reshape(lanes, BLOCKS_PER_CHUNK, WORDS_PER_BLOCK).transpose(1, 2, 0)
         positions = jnp.arange(BLOCKS_PER_CHUNK, dtype=jnp.uint32)
         chaining = lax.scan(one_block, initial, (positions, by_block))[0].T
+        node = column(PackedLane.NODE, first_node[index] + lane)
+        entry = column(PackedLane.OWNER, owner[index])
+        root = column(PackedLane.ROOT, layout.out_of_range + lane)
         return (
             nodes.at[node].set(chaining, mode="drop", unique_indices=True),
             owners.at[node].set(entry, mode="drop", unique_indices=True),
@@ -155,25 +218,28 @@ def _hash_chunks(
 
     state = (
         jnp.zeros((layout.nodes, 8), jnp.uint32),
-        # A node that no chunk takes belongs to an array of no chunks, behind the others.
-        jnp.full(layout.nodes, len(layout.entries), jnp.int32),
+        # A node that no chunk takes belongs to an input of no chunks, behind the others.
+        jnp.full(layout.nodes, len(layout.entries), jnp.uint32),
         jnp.zeros((len(layout.entries), 8), jnp.uint32),
     )
-    start, stop = _range_due(due, tiles.tree_0, len(tiles.source))
+    start, stop = _range_due(trees, tiles.tree_0, len(tiles.source))
     nodes, owners, roots = lax.fori_loop(start, stop, one_tile, state)
     return nodes, owners, roots
 
 
 def _hash_parents(
-    layout: Layout, due: tuple[jax.Array, jax.Array], nodes: jax.Array, owners: jax.Array, roots: jax.Array
+    layout: Layout, trees: tuple[TreeInputs, TreeInputs], nodes: jax.Array, owners: jax.Array, roots: jax.Array
 ) -> jax.Array:
-    """The digests of all arrays, from the nodes of their chunks."""
+    """The digests of all inputs, from the nodes of their chunks."""
     lanes = layout.tile_chunks
     tiles = layout.parent_tiles
     if not len(tiles.base):
         return roots
     base, first, pairs, level = map(jnp.asarray, (tiles.base, tiles.first, tiles.pairs, tiles.level))
-    entry_node = jnp.asarray(np.array([entry.node for entry in layout.entries] + [0], np.int32))
+    # Nodes from the start of the tree.
+    entry_node = jnp.asarray(
+        np.array([entry.node - layout.bases[entry.tree] for entry in layout.entries] + [0], np.int32)
+    )
     entry_chunks = jnp.asarray(np.array([entry.chunks for entry in layout.entries] + [0], np.int32))
     lane = jnp.arange(lanes, dtype=jnp.int32)
     initial = jnp.broadcast_to(jnp.asarray(INITIAL[:, None]), (8, lanes))
@@ -184,7 +250,7 @@ def _hash_parents(
         below = base[index] + 2 * first[index]
         children = lax.dynamic_slice_in_dim(nodes, below, 2 * lanes).reshape(lanes, 16)
         owner = lax.dynamic_slice_in_dim(owners, below, 2 * lanes).reshape(lanes, 2)[:, 0]
-        # The pair's place in its array; an array of c chunks has ceil(c / 2^level) nodes on the level of the children.
+        # The pair's place in its input; an input of c chunks has ceil(c / 2^level) nodes on the level of the children.
         pair = first[index] + lane - (entry_node[owner] >> (level[index] + 1))
         count = -(-entry_chunks[owner] >> level[index])
         has_right = (2 * pair + 1 < count) & (first[index] + lane < pairs[index])
@@ -200,94 +266,73 @@ def _hash_parents(
             roots.at[jnp.where(is_root, owner, layout.out_of_range + lane)].set(out, mode="drop", unique_indices=True),
         )
 
-    start, stop = _range_due(due, tiles.tree_0, len(tiles.base))
+    start, stop = _range_due(trees, tiles.tree_0, len(tiles.base))
     _, _, roots = lax.fori_loop(start, stop, one_tile, (nodes, owners, roots))
     return roots
 
 
-Reader = Callable[[jax.Array, jax.Array, jax.Array], tuple[jax.Array, ...]]
-"""From a tile's first chunk in its source, its nodes and their owners (both for large arrays only) to the words, then
-counter, blocks, last length, last flags, node, owner and root of each lane, as in `PackedLanes`."""
+Reader = Callable[[jax.Array, jax.Array], jax.Array]
+"""From a tile's first chunk, and its rows of `Layout.packed_lanes` where it is packed, to its words, those of each lane
+one after the other, zeros behind the end of a chunk."""
 
 
-def _packed_reader(layout: Layout, tree: int, arrays: Sequence[jax.Array], due: jax.Array) -> Reader:
-    """Reads the chunks of a tree's small arrays, which are copied side by side first."""
-    lanes = layout.packed[tree]
-    words = len(lanes.node) * WORDS_PER_CHUNK
-    ranges = [entry.packed for entry in layout.entries if entry.tree == tree]
-    wanted = [index for index, (start, stop) in enumerate(ranges) if start < stop]
+def _packed_reader(layout: Layout, tree: int, given: TreeInputs) -> Reader:
+    """Reads the chunks of a tree's small inputs, which are copied side by side first."""
+    entries = [entry for entry in layout.entries if entry.tree == tree]
 
-    def pack(pieces: list[jax.Array]) -> jax.Array:
-        parts = [_chunk_words(piece, *ranges[index]) for piece, index in zip(pieces, wanted, strict=True)]
-        padding = jnp.zeros(words - sum(part.size for part in parts), jnp.uint32)
-        return jnp.concatenate([*parts, padding])
+    def pack(arrays: Sequence[jax.Array], joined: Sequence[jax.Array]) -> jax.Array:
+        # Runs of one element type are joined before they become words: fewer operations to compile.
+        parts = [_packed_elements(array, entry) for array, entry in zip(arrays, entries, strict=False)]
+        runs: list[list[jax.Array]] = []
+        for part in parts:
+            if not runs or runs[-1][0].dtype != part.dtype:
+                runs.append([])
+            runs[-1].append(part)
+        words = [_words(lax.concatenate(run, 0)) for run in runs] + [_words(array) for array in joined]
+        # A chunk is read whole, the last one too.
+        return lax.concatenate([*words, jnp.zeros(WORDS_PER_CHUNK, jnp.uint32)], 0)
 
-    def skip(pieces: list[jax.Array]) -> jax.Array:
-        del pieces
-        return jnp.zeros(words, jnp.uint32)
+    def skip(arrays: Sequence[jax.Array], joined: Sequence[jax.Array]) -> jax.Array:
+        return jnp.zeros(jax.eval_shape(pack, arrays, joined).shape, jnp.uint32)
 
-    packed = lax.cond(due, pack, skip, [arrays[index] for index in wanted])
-    tables = [
-        jnp.asarray(table)
-        for table in (
-            lanes.counter,
-            lanes.blocks,
-            lanes.last_length,
-            lanes.last_flags,
-            lanes.node,
-            lanes.owner,
-            lanes.root,
+    packed = lax.cond(given.due, pack, skip, list(given.arrays), [joined.array for joined in given.joined])
+
+    def read(first: jax.Array, lanes: jax.Array) -> jax.Array:
+        del first
+        chunks = jax.vmap(lambda start: lax.dynamic_slice_in_dim(packed, start, WORDS_PER_CHUNK))(
+            lanes[:, PackedLane.WORD]
         )
-    ]
-
-    def read(first: jax.Array, node: jax.Array, owner: jax.Array) -> tuple[jax.Array, ...]:
-        del node, owner
-        tile = layout.tile_chunks
-        start, size = first * WORDS_PER_CHUNK, tile * WORDS_PER_CHUNK
-        rows = (lax.dynamic_slice_in_dim(table, first, tile) for table in tables)
-        return lax.dynamic_slice_in_dim(packed, start, size), *rows
+        length = (lanes[:, PackedLane.BLOCKS] - 1) * BLOCK_BYTES + lanes[:, PackedLane.LAST_LENGTH]
+        is_inside = jnp.arange(WORDS_PER_CHUNK, dtype=jnp.uint32) * WORD_BYTES < length[:, None]
+        return jnp.where(is_inside, chunks, 0).reshape(-1)
 
     return read
 
 
 def _large_reader(layout: Layout, array: jax.Array) -> Reader:
     """Reads full chunks of a large array where it lies."""
-    tile = layout.tile_chunks
-    elements = _elements(array)
+    elements = array.reshape(-1)
     per_chunk = CHUNK_BYTES // array.dtype.itemsize
 
-    def read(first: jax.Array, node: jax.Array, owner: jax.Array) -> tuple[jax.Array, ...]:
-        lane = jnp.arange(tile, dtype=jnp.int32)
+    def read(first: jax.Array, lanes: jax.Array) -> jax.Array:
+        del lanes
         # The start in elements stays below ELEMENTS_MAX, as an unsigned index.
-        part = lax.dynamic_slice_in_dim(elements, first * per_chunk, tile * per_chunk)
-        return (
-            _words(part),
-            first + lane.astype(jnp.uint32),
-            jnp.full(tile, BLOCKS_PER_CHUNK, jnp.uint32),
-            jnp.full(tile, BLOCK_BYTES, jnp.uint32),
-            jnp.full(tile, CHUNK_END, jnp.uint32),
-            node,
-            owner,
-            layout.out_of_range + lane,
-        )
+        return _words(lax.dynamic_slice_in_dim(elements, first * per_chunk, layout.tile_chunks * per_chunk))
 
     return read
 
 
-def _chunk_words(array: jax.Array, start: int, stop: int) -> jax.Array:
-    """The words of chunks `start` up to `stop` of an array, zeros behind its end."""
-    per_chunk = CHUNK_BYTES // array.dtype.itemsize
-    elements = _elements(array)[start * per_chunk :]
-    return _words(jnp.pad(elements, (0, (stop - start) * per_chunk - elements.size)))
-
-
-def _elements(array: jax.Array) -> jax.Array:
-    """The elements in C order, as a view."""
-    # Short floats as integers: a platform may move them by way of float32, which changes NaNs.
-    flat = array.reshape(-1)
-    if flat.dtype.itemsize < 4 and jnp.issubdtype(flat.dtype, jnp.floating):
-        return lax.bitcast_convert_type(flat, jnp.uint16 if flat.dtype.itemsize == 2 else jnp.uint8)
-    return flat
+def _packed_elements(array: jax.Array, entry: Entry) -> jax.Array:
+    """The packed elements of an array, of a type that holds them whatever is done to them, padded to whole words."""
+    elements = array.reshape(-1)[entry.packed_chunks.start * (CHUNK_BYTES // array.dtype.itemsize) :]
+    if elements.dtype.itemsize >= WORD_BYTES:
+        return elements
+    if elements.dtype == jnp.bool_:
+        elements = elements.astype(jnp.uint8)
+    elif jnp.issubdtype(elements.dtype, jnp.floating):
+        # XLA may join short floats by way of float32, which changes NaNs.
+        elements = lax.bitcast_convert_type(elements, jnp.uint16 if elements.dtype.itemsize == 2 else jnp.uint8)
+    return jnp.pad(elements, (0, -elements.size % (WORD_BYTES // elements.dtype.itemsize)))
 
 
 def _words(elements: jax.Array) -> jax.Array:
@@ -296,15 +341,23 @@ def _words(elements: jax.Array) -> jax.Array:
         elements = elements.astype(jnp.uint8)
     elif jnp.issubdtype(elements.dtype, jnp.complexfloating):
         elements = jnp.stack([elements.real, elements.imag], axis=-1).reshape(-1)
-    per_word = 4 // elements.dtype.itemsize
-    if per_word > 1:
-        elements = elements.reshape(-1, per_word)
+    if elements.dtype.itemsize < WORD_BYTES:
+        elements = elements.reshape(-1, WORD_BYTES // elements.dtype.itemsize)
     return lax.bitcast_convert_type(elements, jnp.uint32).reshape(-1)
 
 
-def _range_due(due: tuple[jax.Array, jax.Array], tree_0: int, total: int) -> tuple[jax.Array, jax.Array]:
+def _by_entry(trees: tuple[TreeInputs, TreeInputs]) -> dict[int, jax.Array]:
+    """The arrays of both trees by their entry."""
+    return {
+        start + index: array
+        for start, tree in ((0, trees[0]), (trees[0].count, trees[1]))
+        for index, array in enumerate(tree.arrays)
+    }
+
+
+def _range_due(trees: tuple[TreeInputs, TreeInputs], tree_0: int, total: int) -> tuple[jax.Array, jax.Array]:
     """First and one past the last of the tiles that are due; those of tree 0 stand first."""
-    return jnp.where(due[0], 0, tree_0), jnp.where(due[1], total, tree_0)
+    return jnp.where(trees[0].due, 0, tree_0), jnp.where(trees[1].due, total, tree_0)
 
 
 def _mix(state: State, first: jax.Array, second: jax.Array) -> State:

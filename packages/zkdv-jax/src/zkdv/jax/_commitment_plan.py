@@ -219,8 +219,8 @@ def sign_words(plan: CommitmentPlan, root_digest: bytes) -> NDArray[np.uint32]:
     streams = [np.zeros(0, np.uint32)]
     for leaf in plan.leaves:
         if leaf.probe is not None and leaf.probe.sign_words:
-            stream = _native.probe_signs(root_digest, TREES.index(leaf.tree), leaf.index, leaf.probe.dimension)
-            streams.append(np.asarray(stream, np.uint32))
+            tree: Literal[0, 1] = 0 if leaf.tree == "parameters" else 1
+            streams.append(_native.probe_signs(root_digest, tree, leaf.index, leaf.probe.dimension))
     return np.concatenate(streams)
 
 

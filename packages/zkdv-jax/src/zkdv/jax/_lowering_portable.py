@@ -5,16 +5,20 @@ slice is summed is XLA's.
 """
 
 from collections.abc import Sequence
-from functools import partial
-from typing import Literal
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Final
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
+from numpy.typing import NDArray
 
-from zkdv.jax._blake3_portable import tree_digests
+from zkdv.jax._blake3_portable import Joined, TreeInputs, tree_digests
 from zkdv.jax._commitment_plan import SIGN_WORD_BITS, CommitmentPlan, LeafPlan, ProbeGeometry
-from zkdv.schema import TREES
+
+PROBE_DTYPES: Final = ("float32", "float64")
 
 
 def commit(
@@ -22,21 +26,17 @@ def commit(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Digests and probes of a state's leaves, as `zkdv.jax._lowerings.Commit` says."""
     plan.check_leaves(leaves)
-    parameters_due, optimizer_due = (((due[0] >> bit) & 1).astype(bool) for bit in range(len(TREES)))
     cut = plan.parameters
-    parameter_probes = _probes(plan.leaves[:cut], leaves[:cut], signs, parameters_due)
-    optimizer_probes = _probes(plan.leaves[cut:], leaves[cut:], signs, optimizer_due)
-    digests = tree_digests(
-        ([*leaves[:cut], *parameter_probes], [*leaves[cut:], *optimizer_probes]), (parameters_due, optimizer_due)
+    parameters = _Tree(plan.leaves[:cut], leaves[:cut], (due[0] & 1).astype(bool))
+    optimizer = _Tree(plan.leaves[cut:], leaves[cut:], ((due[0] >> 1) & 1).astype(bool))
+    probes = [parameters.probes(signs), optimizer.probes(signs)]
+    inputs = (parameters.inputs(probes[0]), optimizer.inputs(probes[1]))
+    digests = tree_digests(inputs)
+    rows = np.concatenate([parameters.digest_rows(), optimizer.digest_rows() + inputs[0].count], axis=1)
+    probes32, probes64 = (
+        _join([found[dtype] for found in probes if dtype in found], np.dtype(dtype)) for dtype in PROBE_DTYPES
     )
-    parameters, optimizer = digests[: 2 * cut], digests[2 * cut :]
-    middle = len(leaves) - cut
-    probes = [*parameter_probes, *optimizer_probes]
-    return (
-        jnp.concatenate([parameters[:cut], optimizer[:middle], parameters[cut:], optimizer[middle:]]),
-        _join(plan, probes, "float32"),
-        _join(plan, probes, "float64"),
-    )
+    return digests[rows.reshape(-1)], probes32, probes64
 
 
 def probe(geometry: ProbeGeometry, leaf: jax.Array, signs: jax.Array) -> jax.Array:
@@ -62,44 +62,126 @@ def probe(geometry: ProbeGeometry, leaf: jax.Array, signs: jax.Array) -> jax.Arr
         signed = matrix.astype(geometry.dtype) * factors
         return signed.reshape(geometry.rows, geometry.kept, width).sum(axis=2).reshape(-1)
     # A slice has `width` columns or one more. The last one has the more, so that no window passes the end of a row.
-    bounds = jnp.asarray(geometry.slice_bounds().astype("uint32"))
+    bounds = jnp.asarray(geometry.slice_bounds().astype(np.uint32))
     window = partial(lax.dynamic_slice_in_dim, slice_size=width + 1, axis=-1)
     slices = jax.vmap(window, (None, 0))(matrix, bounds[:-1]).astype(geometry.dtype)
     slice_factors = jax.vmap(window, (None, 0))(factors, bounds[:-1])
-    inside = jnp.arange(width + 1, dtype=jnp.uint32) < (bounds[1:] - bounds[:-1])[:, None]
-    sums = jnp.where(inside[:, None, :], slices * slice_factors[:, None, :], 0).sum(axis=2)
+    is_inside = jnp.arange(width + 1, dtype=jnp.uint32) < (bounds[1:] - bounds[:-1])[:, None]
+    sums = jnp.where(is_inside[:, None, :], slices * slice_factors[:, None, :], 0).sum(axis=2)
     return sums.T.reshape(-1)
 
 
-def _probes(
-    plans: Sequence[LeafPlan], leaves: Sequence[jax.Array], signs: jax.Array, due: jax.Array
-) -> list[jax.Array]:
-    """The probe of each leaf of a tree, zeros where the tree is not due, empty where a leaf has none."""
-    probed = [(index, plan.probe) for index, plan in enumerate(plans) if plan.probe is not None]
+@dataclass(frozen=True)
+class _Tree:
+    """The leaves of one tree, and whether it is due.
 
-    def compute(leaves: list[jax.Array], signs: jax.Array) -> list[jax.Array]:
-        return [
-            probe(geometry, leaf, signs[geometry.sign_offset : geometry.sign_offset + geometry.sign_words])
-            for (_, geometry), leaf in zip(probed, leaves, strict=True)
-        ]
+    What is hashed of it stands in this order: the leaves by element type (a run of one type is cheap to join), the
+    probes by element type, and one empty input for the leaves without a probe.
+    """
 
-    def skip(leaves: list[jax.Array], signs: jax.Array) -> list[jax.Array]:
-        del leaves, signs
-        return [jnp.zeros(geometry.size, geometry.dtype) for _, geometry in probed]
+    plans: Sequence[LeafPlan]
+    leaves: Sequence[jax.Array]
+    due: jax.Array
 
-    vectors = [jnp.zeros(0, jnp.float32)] * len(plans)
-    found = lax.cond(due, compute, skip, [leaves[index] for index, _ in probed], signs)
-    for (index, _), vector in zip(probed, found, strict=True):
-        vectors[index] = vector
-    return vectors
+    @cached_property
+    def by_dtype(self) -> list[int]:
+        """Leaves in the order in which they are hashed."""
+        return sorted(range(len(self.plans)), key=lambda index: self.plans[index].dtype)
+
+    @cached_property
+    def probed(self) -> dict[str, list[tuple[int, ProbeGeometry]]]:
+        """Leaves with a probe, by the type of the probe, in plan order."""
+        geometries = [(index, plan.probe) for index, plan in enumerate(self.plans) if plan.probe is not None]
+        found = {dtype: [item for item in geometries if item[1].dtype == dtype] for dtype in PROBE_DTYPES}
+        return {dtype: items for dtype, items in found.items() if items}
+
+    def probes(self, signs: jax.Array) -> dict[str, jax.Array]:
+        """The probes of each type, joined in plan order; zeros where the tree is not due."""
+
+        def compute() -> dict[str, jax.Array]:
+            return {dtype: self._joined_probes(dtype, signs) for dtype in self.probed}
+
+        def skip() -> dict[str, jax.Array]:
+            return {dtype: jnp.zeros(self._probe_size(dtype), dtype) for dtype in self.probed}
+
+        found: dict[str, jax.Array] = lax.cond(self.due, compute, skip)
+        return found
+
+    def inputs(self, probes: dict[str, jax.Array]) -> TreeInputs:
+        """What is hashed of the tree."""
+        joined = [Joined(probes[dtype], [item.size for _, item in items]) for dtype, items in self.probed.items()]
+        empty = Joined(jnp.zeros(0, jnp.uint32), [0])
+        return TreeInputs(self.due, [self.leaves[index] for index in self.by_dtype], [*joined, empty])
+
+    def digest_rows(self) -> NDArray[np.int32]:
+        """Where the digests of each leaf and of its probe stand among those of `inputs`, shape `(2, leaves)`."""
+        rows = np.zeros((2, len(self.plans)), np.int32)
+        rows[0, self.by_dtype] = np.arange(len(self.plans))
+        order = [index for items in self.probed.values() for index, _ in items]
+        rows[1] = len(self.plans) + len(order)
+        rows[1, order] = len(self.plans) + np.arange(len(order))
+        return rows
+
+    def _probe_size(self, dtype: str) -> int:
+        return sum(geometry.size for _, geometry in self.probed[dtype])
+
+    def _joined_probes(self, dtype: str, signs: jax.Array) -> jax.Array:
+        """The probes of one type, in plan order."""
+        items = self.probed[dtype]
+        starts = np.cumsum([0, *(geometry.size for _, geometry in items)])
+        alike: dict[tuple[str, tuple[int, ...]], list[int]] = {}
+        for position, (index, _) in enumerate(items):
+            alike.setdefault((self.plans[index].dtype, self.plans[index].shape), []).append(position)
+        joined = jnp.zeros(self._probe_size(dtype), dtype)
+        for positions in alike.values():
+            geometries = [items[position][1] for position in positions]
+            group = _AlikeLeaves(
+                leaves=[self.leaves[items[position][0]] for position in positions],
+                geometry=geometries[0],
+                sign_offsets=np.array([geometry.sign_offset for geometry in geometries], np.uint32),
+                starts=starts[positions].astype(np.uint32),
+            )
+            joined = group.write_probes(joined, signs)
+        return joined
 
 
-def _join(plan: CommitmentPlan, vectors: Sequence[jax.Array], dtype: Literal["float32", "float64"]) -> jax.Array:
-    wanted = [
-        vector for leaf, vector in zip(plan.leaves, vectors, strict=True) if leaf.probe and leaf.probe.dtype == dtype
-    ]
-    if wanted:
-        return jnp.concatenate(wanted)
-    # The call's results have one type each, also where 64-bit types are off and nothing of that type is there.
+@dataclass(frozen=True)
+class _AlikeLeaves:
+    """Leaves of one type and shape: one piece of program takes them in turn, so that many of them compile fast.
+
+    Attributes:
+        leaves: The leaves.
+        geometry: The geometry of their probes, but for offsets.
+        sign_offsets: First sign word of each, shape `(leaves,)`.
+        starts: First value of each one's probe among the joined ones, shape `(leaves,)`.
+    """
+
+    leaves: Sequence[jax.Array]
+    geometry: ProbeGeometry
+    sign_offsets: NDArray[np.uint32]
+    starts: NDArray[np.uint32]
+
+    def write_probes(self, joined: jax.Array, signs: jax.Array) -> jax.Array:
+        """Put the probes where they belong."""
+        choices = [partial(_choose, position) for position in range(len(self.leaves))]
+        sign_offsets, starts = jnp.asarray(self.sign_offsets), jnp.asarray(self.starts)
+
+        def one(index: jax.Array, joined: jax.Array) -> jax.Array:
+            words = lax.dynamic_slice_in_dim(signs, sign_offsets[index], self.geometry.sign_words)
+            found = probe(self.geometry, lax.switch(index, choices, self.leaves), words)
+            return lax.dynamic_update_slice_in_dim(joined, found, starts[index], 0)
+
+        written: jax.Array = lax.fori_loop(0, len(self.leaves), one, joined)
+        return written
+
+
+def _choose(position: int, leaves: Sequence[jax.Array]) -> jax.Array:
+    return leaves[position]
+
+
+def _join(arrays: Sequence[jax.Array], dtype: np.dtype[np.floating]) -> jax.Array:
+    if arrays:
+        return jnp.concatenate(arrays)
+    # The call's results have one type each, also where 64-bit types are off and there is nothing of that type.
     with jax.enable_x64(new_val=True):
         return jnp.zeros(0, dtype)
