@@ -2,9 +2,11 @@
 
 mod sample;
 
+use proptest::prelude::*;
 use sample::{
     Run, check, closed_run, configuration, digest, environment, key, program, root, roots, schema, state, update,
 };
+use std::ops::ControlFlow;
 use zkdv_hash::leaf;
 use zkdv_protocol::chain::{Chain, ChainError, Counts};
 use zkdv_protocol::cose::{Frame, Purpose};
@@ -14,6 +16,9 @@ use zkdv_protocol::record::{
     Body, ChallengeBody, CheckBody, CheckpointBody, CloseReason, Commit, Configuration, Edit, Payload, ProgramBody,
     ProgramRole, Receipt, RecordType, ResumeBody, RootBody, Sampling, StateReason, Tree, UpdateBody, Verdict,
 };
+use zkdv_protocol::report::Report;
+use zkdv_protocol::verify::{Options, verify};
+use zkdv_protocol::violation::Code;
 
 /// Refused with a message that says this, and without a trace.
 #[track_caller]
@@ -219,13 +224,6 @@ fn a_next_key_is_handed_over_exactly_where_it_is_due() {
 }
 
 #[test]
-fn scalars_are_those_that_the_schema_declares() {
-    let mut run = Run::ready(root());
-    let other = with(&run, 0, |update| update.scalars[0].0 = "momentum".to_owned());
-    refused(&mut run, other, "scalars that the schema declares");
-}
-
-#[test]
 fn edits_fit_the_schema_and_their_bytes() {
     let mut run = Run::ready(sampling(Sampling::Probability(0.0)));
     let edit = |leaf, value: &[u8]| Edit {
@@ -303,26 +301,26 @@ fn a_check_is_that_of_a_sampled_update() {
         change(&mut check);
         Body::Check(Box::new(check))
     };
-    refused(&mut run, changed(&|check| check.snapshot = 2), "a snapshot");
+    refused(&mut run, changed(&|check| check.snapshot = 2), "check-snapshot");
     refused(
         &mut run,
         changed(&|check| check.tolerance.relative = 1.0),
-        "the configuration's tolerance",
+        "check-tolerance",
     );
     refused(
         &mut run,
         changed(&|check| check.parameter.as_mut().unwrap().index ^= 1),
-        "the coordinate drawn in `parameters`",
+        "check-coordinates: the parameter coordinate",
     );
     refused(
         &mut run,
         changed(&|check| check.optimizer = None),
-        "the coordinate drawn in `optimizer`",
+        "check-coordinates: the optimizer coordinate",
     );
     refused(
         &mut run,
         changed(&|check| check.verdict = Verdict::Failed),
-        "the verdict `passed`",
+        "check-tolerance: an exact check passes",
     );
     run.append(changed(&|_| {})).unwrap();
     refused(&mut run, changed(&|_| {}), "a sampled update that waits");
@@ -383,8 +381,15 @@ fn a_run_ends_once_everything_is_there() {
 fn a_poisoned_run_is_closed_wherever_it_stands() {
     let mut run = Run::ready(sampling(Sampling::Every(1)));
     run.append(Body::Update(update(&configuration(), 0))).unwrap();
+    run.append(state(1, StateReason::Edit)).unwrap();
     let close = Body::Close(run.chain.counts().close(CloseReason::Poisoned));
     run.append(close).unwrap();
+    let codes: Vec<_> = verified(&run, false)
+        .violations
+        .into_iter()
+        .map(|violation| violation.code)
+        .collect();
+    assert_eq!(codes, [Code::ClosedPoisoned]);
 }
 
 #[test]
@@ -469,7 +474,7 @@ fn a_challengers_receipts_decide_about_checks() {
         "an update that waits for its challenge",
     );
     // The coordinates follow from the receipt's randomness, not from the record alone.
-    refused(&mut run, Body::Check(Box::new(unchallenged)), "the coordinate drawn");
+    refused(&mut run, Body::Check(Box::new(unchallenged)), "check-coordinates");
     let schema = schema();
     let sampling = run.configuration.sampling;
     let (parameters, optimizer) = (schema.parameter_elements(), schema.optimizer_elements());
@@ -495,6 +500,217 @@ fn receipts_have_no_place_without_a_challenger() {
         Body::Challenge(ChallengeBody { update: 0, receipt }),
         "no receipts",
     );
+}
+
+#[test]
+fn a_receipt_may_be_as_late_as_updates_may_be_in_flight() {
+    let challenger = key(50);
+    let mut root = root();
+    root.challenger.name = "remote".to_owned();
+    root.challenger.key = Some(challenger.public_key());
+    let mut run = Run::ready(root);
+    for index in 0..=2 {
+        run.append(Body::Update(update(&configuration(), index))).unwrap();
+    }
+    let next = Body::Update(update(&configuration(), 3));
+    refused(
+        &mut run,
+        next,
+        "the challenge of update 0, which may come at most 2 updates late",
+    );
+}
+
+#[test]
+fn a_checkpoint_is_of_an_update_that_was_reached() {
+    let mut run = Run::ready(root());
+    let checkpoint = |update| {
+        Body::Checkpoint(CheckpointBody {
+            update,
+            files: vec![("checkpoints/x.safetensors".to_owned(), digest("f"))],
+        })
+    };
+    refused(&mut run, checkpoint(1), "an update up to 0");
+    run.append(checkpoint(0)).unwrap();
+}
+
+#[test]
+fn a_check_that_is_not_exact_shows_its_values() {
+    let mut run = Run::ready(sampling(Sampling::Every(1)));
+    let digest = run.append(Body::Update(update(&configuration(), 0))).unwrap();
+    let mut check = check(&configuration(), 0, run.draw(0, &digest));
+    check.exact = false;
+    check.verdict = Verdict::Failed;
+    refused(&mut run, Body::Check(Box::new(check.clone())), "body-invalid");
+    check.verdict = Verdict::Unresolved;
+    run.append(Body::Check(Box::new(check))).unwrap();
+    assert_eq!(run.chain.counts().failed, 0);
+}
+
+/// Verifies the records of a run by themselves.
+fn verified(run: &Run, allow_edits: bool) -> Report {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), &run.bytes).unwrap();
+    let options = Options {
+        allow_edits,
+        head: Some(run.chain.head()),
+        ..Options::default()
+    };
+    verify(file.path(), &options, &mut |_, _| ControlFlow::Continue(())).unwrap()
+}
+
+#[track_caller]
+fn sound(run: &Run) {
+    let report = verified(run, true);
+    assert_eq!(report.violations, [], "{:?}", report.incomplete);
+    assert_eq!(report.updates, run.chain.counts().updates);
+    assert_eq!(report.sampled, run.chain.counts().sampled);
+    assert_eq!(report.closed, run.chain.is_closed());
+}
+
+#[test]
+fn what_is_made_here_verifies() {
+    sound(&closed_run());
+    sound(&Run::ready(root()));
+    for probability in [0.0, 0.3, 1.0] {
+        for commit in [Commit::Parameters, Commit::Every] {
+            let mut root = sampling(Sampling::Probability(probability));
+            root.configuration.commit = commit;
+            let mut run = Run::ready(root);
+            (0..20).for_each(|index| run.update(index));
+            run.close();
+            sound(&run);
+        }
+    }
+}
+
+#[test]
+fn a_run_with_edits_and_late_checks_verifies() {
+    let mut run = Run::ready(sampling(Sampling::Every(1)));
+    let mut late = Vec::new();
+    for index in 0..20 {
+        if index % 7 == 3 {
+            run.append(state(index, StateReason::Edit)).unwrap();
+        }
+        let mut body = update(&run.configuration, index);
+        if index % 7 == 3 {
+            body.edits = vec![Edit {
+                tree: Tree::Parameters,
+                leaf: 1,
+                digest: digest("bias"),
+                value: None,
+            }];
+        }
+        if index % 5 == 1 {
+            let value = vec![9; 4];
+            body.edits.push(Edit {
+                tree: Tree::Optimizer,
+                leaf: 0,
+                digest: leaf::digest(&value),
+                value: Some(value),
+            });
+        }
+        let record = run.append(Body::Update(body)).unwrap();
+        let mut check = check(&run.configuration, index, run.draw(index, &record));
+        check.snapshot = index;
+        late.push(Body::Check(Box::new(check)));
+        if late.len() > 8 {
+            run.append(late.remove(0)).unwrap();
+        }
+    }
+    for check in late {
+        run.append(check).unwrap();
+    }
+    run.close();
+    sound(&run);
+    assert!(!verified(&run, false).violations.is_empty(), "edits are shown");
+}
+
+/// Bodies in any order and with any flaw: what the chain takes is what the verifier finds sound.
+#[derive(Clone, Debug)]
+enum Step {
+    Program,
+    Schema,
+    Environment,
+    State(StateReason, u64),
+    Update { edited: bool, complete: bool, skip: u64 },
+    Check { update: u64, snapshot: u64, exact: bool },
+    Checkpoint(u64),
+    Close(CloseReason),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let reason = prop_oneof![
+        Just(StateReason::Start),
+        Just(StateReason::Edit),
+        Just(StateReason::Close),
+        Just(StateReason::Resume)
+    ];
+    prop_oneof![
+        1 => Just(Step::Program),
+        1 => Just(Step::Schema),
+        1 => Just(Step::Environment),
+        2 => (reason, 0_u64..2).prop_map(|(reason, ahead)| Step::State(reason, ahead)),
+        12 => (any::<bool>(), 0_u8..8, 0_u64..10).prop_map(|(edited, complete, skip)| {
+            Step::Update { edited, complete: complete > 0, skip: skip.saturating_sub(8) }
+        }),
+        8 => (0_u64..30, 0_u64..4, 0_u8..6).prop_map(|(update, snapshot, exact)| {
+            Step::Check { update, snapshot, exact: exact > 0 }
+        }),
+        1 => (0_u64..30).prop_map(Step::Checkpoint),
+        1 => prop_oneof![4 => Just(CloseReason::Finished), 1 => Just(CloseReason::Poisoned)].prop_map(Step::Close),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn whatever_is_taken_verifies(ready in any::<bool>(), every in 1_u64..4, steps in proptest::collection::vec(step(), 0..80)) {
+        let root = sampling(Sampling::Every(every));
+        let mut run = if ready { Run::ready(root) } else { Run::start(root) };
+        let mut digests = Vec::new();
+        for step in steps {
+            let updates = run.chain.counts().updates;
+            let body = match step {
+                Step::Program => program(),
+                Step::Schema => Body::Schema(schema()),
+                Step::Environment => environment(),
+                Step::State(reason, ahead) => state(updates + ahead, reason),
+                Step::Update { edited, complete, skip } => with(&run, updates + skip, |update| {
+                    if edited {
+                        update.edits = vec![Edit { tree: Tree::Parameters, leaf: 1, digest: digest("bias"), value: None }];
+                    }
+                    if !complete {
+                        update.after.parameters = None;
+                    }
+                }),
+                Step::Check { update, snapshot, exact } => {
+                    let Some(record) = digests.get(usize::try_from(update).unwrap()) else { continue };
+                    let mut check = check(&run.configuration, update, run.draw(update, record));
+                    check.snapshot = update.saturating_sub(snapshot);
+                    if !exact {
+                        check.exact = false;
+                        check.verdict = Verdict::Unresolved;
+                    }
+                    Body::Check(Box::new(check))
+                }
+                Step::Checkpoint(update) => {
+                    Body::Checkpoint(CheckpointBody { update, files: vec![("x".to_owned(), digest("f"))] })
+                }
+                Step::Close(reason) => Body::Close(run.chain.counts().close(reason)),
+            };
+            let record_type = body.record_type();
+            if let Ok(record) = run.append(body)
+                && record_type == RecordType::Update
+            {
+                digests.push(record);
+            }
+        }
+        let mut codes: Vec<_> = verified(&run, true).violations.into_iter().map(|violation| violation.code).collect();
+        // That a run had failed is no fault of its transcript.
+        codes.retain(|&code| code != Code::ClosedPoisoned);
+        prop_assert_eq!(codes, []);
+    }
 }
 
 #[test]

@@ -1,18 +1,20 @@
 //! Which record may come next.
 
 use super::Counts;
-use super::pending::{Pending, Place};
+use super::pending::{Checks, Receipts};
 use crate::limits::MAX_PROGRAMS;
 use crate::record::{
-    Body, ChallengeBody, CheckBody, CloseBody, CloseReason, Configuration, Edit, ProgramBody, ProgramRole, Receipt,
-    RecordType, RootBody, Roots, SchemaBody, StateBody, StateReason, Tree, UpdateBody, Verdict,
+    Body, ChallengeBody, CheckBody, CheckpointBody, CloseBody, CloseReason, Configuration, Edit, ProgramBody,
+    ProgramRole, Receipt, RecordType, RootBody, Roots, StateBody, StateReason, Tree, UpdateBody, Verdict,
 };
+use crate::verify::{Committed, Layout, judge_check};
+use crate::violation::Place;
 use ed25519_dalek::VerifyingKey;
 use std::borrow::Cow;
 use std::collections::HashSet;
 use thiserror::Error;
-use zkdv_hash::challenge::{Draw, draw};
-use zkdv_hash::{Digest, leaf};
+use zkdv_hash::Digest;
+use zkdv_hash::challenge::{self, Draw};
 
 /// A record that what was written before does not allow.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -56,46 +58,12 @@ pub(super) struct Order {
     standing: [Option<Digest>; 4],
     /// The reason of the state record after which no update was written.
     state: Option<StateReason>,
-    pending: Pending,
+    /// The earliest snapshot that later updates can be replayed from: the state after a large edit is held as one.
+    earliest_snapshot: u64,
+    receipts: Receipts,
+    checks: Checks,
     counts: Counts,
     closed: bool,
-}
-
-/// What later records need of the schema.
-#[derive(Debug)]
-struct Layout {
-    parameters: Vec<u64>,
-    optimizer: Vec<u64>,
-    parameter_elements: u64,
-    optimizer_elements: u64,
-    scalars: HashSet<String>,
-}
-
-impl Layout {
-    fn of(schema: &SchemaBody) -> Self {
-        let lengths = |leaves: &[crate::record::Leaf]| {
-            leaves
-                .iter()
-                .map(|leaf| leaf.elements().saturating_mul(leaf.dtype.size_bytes() as u64))
-                .collect()
-        };
-        Self {
-            parameters: lengths(&schema.parameters),
-            optimizer: lengths(&schema.optimizer),
-            parameter_elements: schema.parameter_elements(),
-            optimizer_elements: schema.optimizer_elements(),
-            scalars: schema.scalars.iter().cloned().collect(),
-        }
-    }
-
-    /// The length of a leaf in bytes.
-    fn length(&self, tree: Tree, leaf: u64) -> Option<u64> {
-        let lengths = match tree {
-            Tree::Parameters => &self.parameters,
-            Tree::Optimizer => &self.optimizer,
-        };
-        usize::try_from(leaf).ok().and_then(|leaf| lengths.get(leaf)).copied()
-    }
 }
 
 impl Order {
@@ -111,7 +79,9 @@ impl Order {
             started: false,
             standing: [None; 4],
             state: None,
-            pending: Pending::default(),
+            earliest_snapshot: 0,
+            receipts: Receipts::default(),
+            checks: Checks::default(),
             counts: Counts::default(),
             closed: false,
         }
@@ -140,7 +110,8 @@ impl Order {
             .and_then(|()| match body {
                 Body::Root(_) => refuse("a root only at the start of a transcript", "another"),
                 Body::Resume(_) => refuse("a resume only at the start of a session", "one within it"),
-                Body::Environment(_) | Body::Checkpoint(_) => Ok(()),
+                Body::Environment(_) => Ok(()),
+                Body::Checkpoint(body) => self.admit_checkpoint(body),
                 Body::Schema(_) => self.admit_schema(),
                 Body::Program(body) => self.admit_program(body),
                 Body::State(body) => self.admit_state(body),
@@ -241,9 +212,6 @@ impl Order {
                 _ => {}
             }
         }
-        if let Some((name, _)) = body.scalars.iter().find(|(name, _)| !layout.scalars.contains(name)) {
-            return refuse("scalars that the schema declares", format!("{name:?}"));
-        }
         admit_edits(layout, &body.edits)?;
         match (body.has_large_edit(), self.state) {
             (true, Some(StateReason::Edit)) => {}
@@ -255,16 +223,16 @@ impl Order {
             }
             (false, _) => self.no_edit_announced()?,
         }
-        match self.pending.oldest_check() {
-            Some((update, since)) if self.counts.updates - since >= self.configuration.max_check_lag => {
-                let lag = self.configuration.max_check_lag;
-                refuse(
-                    format!("the check of update {update}, which may come at most {lag} updates late"),
-                    "another update",
-                )
-            }
-            _ => Ok(()),
+        let (in_flight, lag) = (self.configuration.max_in_flight, self.configuration.max_check_lag);
+        if let Some(update) = self.receipts.overdue(self.counts.updates, in_flight) {
+            let expected = format!("the challenge of update {update}, which may come at most {in_flight} updates late");
+            return refuse(expected, "another update");
         }
+        if let Some(update) = self.checks.overdue(self.counts.updates, lag) {
+            let expected = format!("the check of update {update}, which may come at most {lag} updates late");
+            return refuse(expected, "another update");
+        }
+        Ok(())
     }
 
     fn no_edit_announced(&self) -> Admission {
@@ -278,17 +246,28 @@ impl Order {
     }
 
     fn nothing_pending(&self) -> Admission {
-        match self.pending.first() {
+        let waiting = self.receipts.first().map(|update| (update, "challenge"));
+        match waiting.or_else(|| self.checks.first().map(|update| (update, "check"))) {
             Some((update, what)) => refuse(format!("the {what} of update {update}"), "an end without it"),
             None => Ok(()),
         }
+    }
+
+    fn admit_checkpoint(&self, body: &CheckpointBody) -> Admission {
+        if body.update > self.counts.updates {
+            return refuse(
+                format!("an update up to {}", self.counts.updates),
+                body.update.to_string(),
+            );
+        }
+        Ok(())
     }
 
     fn admit_challenge(&self, body: &ChallengeBody) -> Admission {
         let Some(challenger) = &self.challenger else {
             return refuse("no receipts, as the challenger gives none", "one");
         };
-        let Some(place) = self.pending.challenge(body.update) else {
+        let Some(committed) = self.receipts.get(body.update) else {
             return refuse(
                 "an update that waits for its challenge",
                 format!("update {}", body.update),
@@ -297,8 +276,8 @@ impl Order {
         match Receipt::open(&body.receipt, challenger) {
             Err(error) => refuse("a receipt of the challenger that the root names", error.to_string()),
             Ok(receipt) if receipt.root != self.root => refuse("a receipt for this run", "one for another"),
-            Ok(receipt) if (receipt.seq, receipt.record) != (place.seq, place.digest) => refuse(
-                format!("a receipt for record {}", place.seq),
+            Ok(receipt) if (receipt.seq, receipt.record) != (committed.seq, committed.digest) => refuse(
+                format!("a receipt for record {}", committed.seq),
                 format!("one for another, {}", receipt.seq),
             ),
             Ok(_) => Ok(()),
@@ -306,36 +285,22 @@ impl Order {
     }
 
     fn admit_check(&self, body: &CheckBody) -> Admission {
-        let Some(draw) = self.pending.check(body.update) else {
+        let Some((committed, draw)) = self.checks.get(body.update) else {
             return refuse(
                 "a sampled update that waits for its check",
                 format!("update {}", body.update),
             );
         };
-        let interval = self.configuration.replay_snapshot_interval;
-        if body.snapshot > body.update || body.update - body.snapshot >= interval {
-            let expected = format!("a snapshot at most {} before update {}", interval - 1, body.update);
-            return refuse(expected, body.snapshot.to_string());
+        match judge_check(body, committed, *draw, &self.configuration, self.layout.as_ref())
+            .into_iter()
+            .next()
+        {
+            Some((code, message)) => refuse(
+                "a check that a verifier finds sound",
+                format!("{}: {message}", code.as_str()),
+            ),
+            None => Ok(()),
         }
-        if body.tolerance != self.configuration.tolerance {
-            return refuse("the configuration's tolerance", format!("{:?}", body.tolerance));
-        }
-        for (tree, coordinate, drawn) in [
-            (Tree::Parameters, &body.parameter, draw.parameter),
-            (Tree::Optimizer, &body.optimizer, draw.optimizer),
-        ] {
-            let index = coordinate.as_ref().map(|coordinate| coordinate.index);
-            if index != drawn {
-                return refuse(
-                    format!("the coordinate drawn in `{tree}`, {drawn:?}"),
-                    format!("{index:?}"),
-                );
-            }
-        }
-        if body.exact && body.verdict != Verdict::Passed {
-            return refuse("the verdict `passed` of an exact replay", format!("`{}`", body.verdict));
-        }
-        Ok(())
     }
 
     fn admit_close(&self, body: CloseBody) -> Admission {
@@ -354,7 +319,7 @@ impl Order {
         match body {
             Body::Root(_) | Body::Resume(_) | Body::Checkpoint(_) => {}
             Body::Environment(_) => self.environment = true,
-            Body::Schema(body) => self.layout = Some(Layout::of(body)),
+            Body::Schema(body) => self.layout = Some(Layout::new(body.clone())),
             Body::Program(body) => {
                 self.programs += 1;
                 if body.role == ProgramRole::Replay {
@@ -366,20 +331,10 @@ impl Order {
                 self.state = Some(body.reason);
                 self.standing = body.roots.entries().map(|(_, root)| root);
             }
-            Body::Update(body) => {
-                self.state = None;
-                self.standing = body.after.entries().map(|(_, root)| root);
-                self.counts.updates += 1;
-                self.counts.edits += body.edits.len() as u64;
-                if self.challenger.is_some() {
-                    self.pending.expect_challenge(body.update, Place { seq, digest });
-                } else {
-                    self.sample(body.update, digest, &[]);
-                }
-            }
+            Body::Update(body) => self.updated(body, seq, digest),
             Body::Challenge(body) => self.challenged(body),
             Body::Check(body) => {
-                self.pending.checked(body.update);
+                self.checks.remove(body.update);
                 match body.verdict {
                     Verdict::Passed => self.counts.passed += 1,
                     Verdict::Failed => self.counts.failed += 1,
@@ -390,30 +345,49 @@ impl Order {
         }
     }
 
+    fn updated(&mut self, body: &UpdateBody, seq: u64, digest: Digest) {
+        self.state = None;
+        self.standing = body.after.entries().map(|(_, root)| root);
+        self.counts.updates += 1;
+        self.counts.edits += body.edits.len() as u64;
+        if body.has_large_edit() {
+            self.earliest_snapshot = body.update;
+        }
+        let committed = Committed {
+            place: Place { record: seq, offset: 0 },
+            seq,
+            update: body.update,
+            digest,
+            parameters: body.after.parameters,
+            optimizer: body.after.optimizer,
+            earliest_snapshot: self.earliest_snapshot,
+            fingerprint: Digest::ZERO,
+        };
+        if self.challenger.is_some() {
+            self.receipts.insert(body.update, self.counts.updates, committed);
+        } else {
+            self.sample(committed, &[]);
+        }
+    }
+
     fn challenged(&mut self, body: &ChallengeBody) {
         let receipt = self
             .challenger
             .and_then(|challenger| Receipt::open(&body.receipt, &challenger).ok());
-        if let (Some(receipt), Some(place)) = (receipt, self.pending.challenge(body.update)) {
-            self.pending.challenged(body.update);
-            self.sample(body.update, place.digest, &receipt.randomness);
+        if let (Some(receipt), Some(committed)) = (receipt, self.receipts.remove(body.update)) {
+            self.sample(committed, &receipt.randomness);
         }
     }
 
-    fn sample(&mut self, update: u64, digest: Digest, randomness: &[u8]) {
+    fn sample(&mut self, committed: Committed, randomness: &[u8]) {
         let Some(layout) = &self.layout else { return };
-        let (parameters, optimizer) = (layout.parameter_elements, layout.optimizer_elements);
+        let [parameters, optimizer] = [Tree::Parameters, Tree::Optimizer].map(|tree| layout.tree(tree).elements());
+        let (update, sampling) = (committed.update, &self.configuration.sampling);
         // The rule was validated with the root.
-        if let Ok(draw @ Draw { sampled: true, .. }) = draw(
-            &digest,
-            randomness,
-            &self.configuration.sampling,
-            update,
-            parameters,
-            optimizer,
-        ) {
+        let draw = challenge::draw(&committed.digest, randomness, sampling, update, parameters, optimizer);
+        if let Ok(draw @ Draw { sampled: true, .. }) = draw {
             self.counts.sampled += 1;
-            self.pending.expect_check(update, draw, self.counts.updates);
+            self.checks.insert(update, self.counts.updates, (committed, draw));
         }
     }
 }
@@ -422,17 +396,20 @@ fn admit_edits(layout: &Layout, edits: &[Edit]) -> Admission {
     let mut seen = HashSet::new();
     for edit in edits {
         let name = format!("leaf {} of `{}`", edit.leaf, edit.tree);
-        let Some(length) = layout.length(edit.tree, edit.leaf) else {
+        let Some(leaf) = layout.tree(edit.tree).leaf(edit.leaf) else {
             return refuse("an edit of a leaf that the schema has", name);
         };
         if !seen.insert((edit.tree, edit.leaf)) {
             return refuse("one edit of a leaf", format!("two of {name}"));
         }
         let Some(value) = &edit.value else { continue };
-        if value.len() as u64 != length {
-            return refuse(format!("{length} bytes for {name}"), value.len().to_string());
+        if leaf.bytes() != Some(value.len() as u64) {
+            let expected = leaf
+                .bytes()
+                .map_or_else(|| "no bytes".to_owned(), |length| format!("{length} bytes"));
+            return refuse(format!("{expected} for {name}"), value.len().to_string());
         }
-        if leaf::digest(value) != edit.digest {
+        if !leaf.sharded && zkdv_hash::leaf::digest(value) != edit.digest {
             return refuse(format!("the digest of the bytes for {name}"), "another");
         }
     }

@@ -1,60 +1,56 @@
-//! Updates whose challenge or check is still to come.
+//! Updates whose receipt or check is still to come.
 
+use crate::verify::Committed;
 use std::collections::{BTreeMap, BTreeSet};
-use zkdv_hash::Digest;
 use zkdv_hash::challenge::Draw;
 
-/// The place of an update's record.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Place {
-    pub(super) seq: u64,
-    pub(super) digest: Digest,
+/// What updates still need, and since when: how many update records there were when it became due.
+#[derive(Debug)]
+pub(super) struct Pending<T> {
+    by_update: BTreeMap<u64, (u64, T)>,
+    by_age: BTreeSet<(u64, u64)>,
 }
 
-#[derive(Debug, Default)]
-pub(super) struct Pending {
-    challenges: BTreeMap<u64, Place>,
-    checks: BTreeMap<u64, (Draw, u64)>,
-    /// How many updates there were when a check became due, and of which update it is.
-    due_since: BTreeSet<(u64, u64)>,
-}
+/// An update that waits for its receipt.
+pub(super) type Receipts = Pending<Committed>;
+/// A sampled update that waits for its check.
+pub(super) type Checks = Pending<(Committed, Draw)>;
 
-impl Pending {
-    pub(super) fn expect_challenge(&mut self, update: u64, place: Place) {
-        self.challenges.insert(update, place);
-    }
-
-    pub(super) fn expect_check(&mut self, update: u64, draw: Draw, updates: u64) {
-        self.checks.insert(update, (draw, updates));
-        self.due_since.insert((updates, update));
-    }
-
-    pub(super) fn challenge(&self, update: u64) -> Option<Place> {
-        self.challenges.get(&update).copied()
-    }
-
-    pub(super) fn check(&self, update: u64) -> Option<Draw> {
-        self.checks.get(&update).map(|(draw, _)| *draw)
-    }
-
-    pub(super) fn challenged(&mut self, update: u64) {
-        self.challenges.remove(&update);
-    }
-
-    pub(super) fn checked(&mut self, update: u64) {
-        if let Some((_, updates)) = self.checks.remove(&update) {
-            self.due_since.remove(&(updates, update));
+impl<T> Default for Pending<T> {
+    fn default() -> Self {
+        Self {
+            by_update: BTreeMap::new(),
+            by_age: BTreeSet::new(),
         }
     }
+}
 
-    /// The update whose check has been due longest, and how many updates there were when it became due.
-    pub(super) fn oldest_check(&self) -> Option<(u64, u64)> {
-        self.due_since.first().map(|&(updates, update)| (update, updates))
+impl<T> Pending<T> {
+    pub(super) fn insert(&mut self, update: u64, since: u64, what: T) {
+        self.by_update.insert(update, (since, what));
+        self.by_age.insert((since, update));
     }
 
-    /// The first update that waits for something, and for what.
-    pub(super) fn first(&self) -> Option<(u64, &'static str)> {
-        let challenge = self.challenges.keys().next().map(|&update| (update, "challenge"));
-        challenge.or_else(|| self.checks.keys().next().map(|&update| (update, "check")))
+    pub(super) fn get(&self, update: u64) -> Option<&T> {
+        self.by_update.get(&update).map(|(_, what)| what)
+    }
+
+    pub(super) fn remove(&mut self, update: u64) -> Option<T> {
+        let (since, what) = self.by_update.remove(&update)?;
+        self.by_age.remove(&(since, update));
+        Some(what)
+    }
+
+    /// The first update that waits.
+    pub(super) fn first(&self) -> Option<u64> {
+        self.by_update.keys().next().copied()
+    }
+
+    /// The update that would have waited too long, were there one more update record than `updates`.
+    pub(super) fn overdue(&self, updates: u64, lag: u64) -> Option<u64> {
+        self.by_age
+            .first()
+            .filter(|(since, _)| updates - since >= lag)
+            .map(|&(_, update)| update)
     }
 }

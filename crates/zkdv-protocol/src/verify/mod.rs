@@ -46,5 +46,10 @@ pub use options::{Level, Options, Requirement, RequirementError};
 pub use pipeline::{Progress, VerifyError, verify};
 pub use verifier::Verifier;
 
+// The rules that the writing side applies before it signs.
+pub(crate) use check::judge as judge_check;
+pub(crate) use layout::Layout;
+pub(crate) use ledger::Committed;
+
 /// The most resumes in a transcript. It bounds the places that are looked up again.
 pub const MAX_RESUMES: u64 = 4096;

@@ -198,7 +198,7 @@ impl Order {
         } else if self.closing == Seen::No && state_due {
             wrong.push(Misplaced::StateMissing("no state with reason close stands directly before the close".to_owned()));
         }
-        if self.edit == Seen::Yes {
+        if self.edit == Seen::Yes && reason == CloseReason::Finished {
             wrong.push(Misplaced::Order("a state with reason edit stands before the close, and no update after it".to_owned()));
         }
         wrong
