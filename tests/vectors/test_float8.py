@@ -5,6 +5,7 @@ Run as a program to write the file anew.
 
 import json
 import math
+import struct
 from pathlib import Path
 
 import ml_dtypes
@@ -23,19 +24,18 @@ DTYPES = (
 )
 
 
-def _values(dtype: str) -> list[float | str]:
-    """The value of each bit pattern, with text for what JSON has no number for."""
+def _values(dtype: str) -> list[str]:
+    """The binary64 bits, in hexadecimal, of the value of each bit pattern; readers of JSON round decimal numbers."""
     patterns = np.arange(256, dtype=np.uint8)
     values = patterns.view(getattr(ml_dtypes, dtype)).astype(np.float64)
-    return [value if math.isfinite(value) else str(value) for value in values.tolist()]
+    return ["nan" if math.isnan(value) else struct.pack(">d", value).hex() for value in values.tolist()]
 
 
 def test_vectors_are_the_values_of_the_frameworks_types() -> None:
     vectors = json.loads(VECTORS.read_text())
     assert sorted(vectors) == sorted(DTYPES)
     for dtype in DTYPES:
-        # Text tells -0.0 from 0.0, which compare as equal.
-        assert [str(value) for value in vectors[dtype]] == [str(value) for value in _values(dtype)]
+        assert vectors[dtype] == _values(dtype)
 
 
 if __name__ == "__main__":

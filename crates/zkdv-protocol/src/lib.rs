@@ -9,5 +9,7 @@ pub mod limits;
 pub mod reader;
 pub mod record;
 pub mod report;
+#[cfg(feature = "testing")]
+pub mod testing;
 pub mod verify;
 pub mod violation;

@@ -1,0 +1,475 @@
+use std::collections::VecDeque;
+use std::io::{self, Write};
+
+use zkdv_hash::challenge::{self, Draw};
+use zkdv_hash::{Digest, leaf};
+
+use super::forge::{Forge, TestKey};
+use super::model::Model;
+use crate::cbor::{Key, Value};
+use crate::record::{
+    Body, Challenger, ChallengeBody, CheckBody, CheckpointBody, CloseBody, CloseReason, Commit, Configuration, Coordinate,
+    Durability, Edit, EnvironmentBody, Evidence, Overlap, ProgramBody, ProgramRole, Prover, Receipt, ResumeBody, RootBody,
+    Roots, Sampling, Scalar, Schemes, StateBody, StateReason, Tolerance, Tree, UpdateBody, Verdict,
+};
+
+/// What a simulated run does.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Number that keys follow from.
+    pub number: u64,
+    /// Updates.
+    pub updates: u64,
+    /// Which are checked.
+    pub sampling: Sampling,
+    /// Which roots are committed.
+    pub commit: Commit,
+    /// Updates between snapshots.
+    pub interval: u64,
+    /// Updates in flight.
+    pub max_in_flight: u64,
+    /// Whether a challenger gives receipts.
+    pub receipts: bool,
+    /// How checks end.
+    pub checks: CheckStyle,
+    /// Update records that may come between an update and its check.
+    pub check_delay: u64,
+    /// Updates that are preceded by an edit with its bytes.
+    pub small_edits: Vec<u64>,
+    /// Updates that are preceded by an edit without its bytes.
+    pub large_edits: Vec<u64>,
+    /// Where the run goes on after an interruption.
+    pub resume: Option<Resume>,
+    /// How it ends.
+    pub ending: Ending,
+}
+
+/// How checks end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CheckStyle {
+    /// The replay is equal.
+    Exact,
+    /// The replay is within tolerance.
+    Tolerant,
+    /// The replay is beyond tolerance.
+    Failing,
+    /// The production values were gone.
+    Unresolved,
+}
+
+/// An interruption.
+#[derive(Clone, Copy, Debug)]
+pub struct Resume {
+    /// Updates after which the run was interrupted.
+    pub after: u64,
+    /// Updates that are kept.
+    pub keep: u64,
+}
+
+/// How a run ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// Closed as finished.
+    Finished,
+    /// Closed as failed.
+    Poisoned,
+    /// Not at all.
+    Open,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            number: 1,
+            updates: 12,
+            sampling: Sampling::Probability(0.5),
+            commit: Commit::Parameters,
+            interval: 4,
+            max_in_flight: 2,
+            receipts: false,
+            checks: CheckStyle::Exact,
+            check_delay: 2,
+            small_edits: vec![],
+            large_edits: vec![],
+            resume: None,
+            ending: Ending::Finished,
+        }
+    }
+}
+
+impl Settings {
+    fn configuration(&self) -> Configuration {
+        Configuration {
+            sampling: self.sampling,
+            tolerance: Tolerance { absolute: 1e-6, relative: 1e-5 },
+            commit: self.commit,
+            durability: Durability::Close,
+            replay_snapshot_interval: self.interval,
+            max_in_flight: self.max_in_flight,
+            max_check_lag: Configuration::check_lag(self.interval, self.max_in_flight),
+            rolling_window: 8,
+            probe_ratio: 0.1,
+            evidence: Evidence {
+                batches: false,
+                components: false,
+                sampled: true,
+                checkpoint_interval: None,
+                keep: None,
+            },
+        }
+    }
+}
+
+/// The bytes of the one program of every simulated run.
+pub const PROGRAM: &[u8] = b"a replay program for tests";
+
+/// A check that is due.
+#[derive(Clone, Debug)]
+struct Due {
+    update: u64,
+    draw: Draw,
+    model: Model,
+    roots: Roots,
+    at: u64,
+}
+
+/// What may change a body before it is signed: each body becomes the ones that are given.
+pub type Tamper<'a> = &'a mut dyn FnMut(Body) -> Vec<Body>;
+
+/// A simulated training run.
+pub struct Run<'a> {
+    settings: Settings,
+    /// Signs and holds the records.
+    pub forge: Forge,
+    challenger: TestKey,
+    tamper: Tamper<'a>,
+    model: Model,
+    root: Digest,
+    program: u64,
+    due: VecDeque<Due>,
+    counts: CloseBody,
+    /// Offset and `seq` of the record after each number of updates, with the model that stood there.
+    standing: Vec<(u64, u64, Model)>,
+    /// Updates that led to the present state.
+    done: u64,
+    /// Update records so far.
+    records: u64,
+    earliest_snapshot: u64,
+}
+
+/// Writes the transcript of an honest run. Gives its records.
+pub fn write_transcript(settings: &Settings) -> Forge {
+    let mut honest = |body| vec![body];
+    let mut run = Run::new(settings.clone(), &mut honest);
+    run.train();
+    run.forge
+}
+
+impl<'a> Run<'a> {
+    /// A run before its first record.
+    pub fn new(settings: Settings, tamper: Tamper<'a>) -> Self {
+        Self {
+            forge: Forge::new(settings.number),
+            challenger: TestKey::new("challenger", settings.number),
+            tamper,
+            model: Model::default(),
+            root: Digest::ZERO,
+            program: 0,
+            due: VecDeque::new(),
+            counts: CloseBody { updates: 0, sampled: 0, passed: 0, failed: 0, edits: 0, reason: CloseReason::Finished },
+            standing: Vec::new(),
+            done: 0,
+            records: 0,
+            earliest_snapshot: 0,
+            settings,
+        }
+    }
+
+    /// The name and content of the program's file.
+    pub fn program_file(&self) -> (String, &'static [u8]) {
+        (format!("{}.bin", leaf::digest(PROGRAM)), PROGRAM)
+    }
+
+    /// Trains to the end.
+    pub fn train(&mut self) {
+        self.start();
+        let mut resume = self.settings.resume;
+        let mut update = 0;
+        while update < self.settings.updates {
+            self.update(update);
+            update += 1;
+            if let Some(planned) = resume
+                && planned.after == update
+            {
+                resume = None;
+                update = planned.keep;
+                self.resume(planned.keep);
+            }
+        }
+        self.end();
+    }
+
+    /// Writes the records before the first update.
+    pub fn start(&mut self) {
+        let root = RootBody {
+            prover: Prover::Jax,
+            run: "test".to_owned(),
+            time: 1_700_000_000_000,
+            identity: self.forge.identity.public(),
+            session_key: self.forge.session.public(),
+            ranks: 1,
+            challenger: match self.settings.receipts {
+                true => Challenger { name: "test".to_owned(), key: Some(self.challenger.public()) },
+                false => Challenger { name: Challenger::TRANSCRIPT.to_owned(), key: None },
+            },
+            schemes: Schemes::version_1(),
+            configuration: self.settings.configuration(),
+            parent: None,
+        };
+        self.root = self.write(Body::Root(Box::new(root)));
+        self.write_environment();
+        self.write(Body::Schema(self.model.schema()));
+        self.program = self.forge.seq;
+        self.write(Body::Program(ProgramBody {
+            role: ProgramRole::Replay,
+            format: "test".to_owned(),
+            digest: leaf::digest(PROGRAM),
+            length: PROGRAM.len() as u64,
+            extension: "bin".to_owned(),
+            text_digest: leaf::digest(b"text"),
+            platforms: vec!["cpu".to_owned()],
+            convention: "none".to_owned(),
+        }));
+        self.write_state(StateReason::Start);
+        self.stand();
+    }
+
+    fn write_environment(&mut self) {
+        let entries = [
+            ("framework", Value::from("test")),
+            ("cpus", Value::from(2_u64)),
+            ("flags", Value::Array(vec![Value::from(-1_i64), Value::from(f64::NAN), Value::from(true)])),
+            ("nested", Value::map([("bytes", Value::from(&b"\x00\xff"[..]))])),
+        ];
+        let entries = entries.into_iter().map(|(key, value)| (Key::from(key), value)).collect();
+        self.write(Body::Environment(EnvironmentBody { entries }));
+    }
+
+    fn write_state(&mut self, reason: StateReason) {
+        let roots = self.model.roots([true; 4]);
+        self.write(Body::State(StateBody { updates: self.done, reason, roots }));
+    }
+
+    /// Remembers where the present state is recorded.
+    fn stand(&mut self) {
+        let records = &self.forge.records;
+        let offset = records.iter().rev().skip(1).map(Vec::len).sum::<usize>() as u64;
+        self.standing.push((offset, self.forge.seq - 1, self.model.clone()));
+    }
+
+    /// Writes a body as the tamperer leaves it. Gives the digest of the last record.
+    pub fn write(&mut self, body: Body) -> Digest {
+        for body in (self.tamper)(body) {
+            self.forge.push(&body);
+        }
+        self.forge.prev
+    }
+
+    fn update(&mut self, update: u64) {
+        let edits = self.edits(update);
+        self.counts.edits += edits.len() as u64;
+        self.model.update(update);
+        let configuration = self.settings.configuration();
+        let after = self.model.roots(Roots::due(&configuration, update));
+        let next_key = configuration.is_snapshot_point(update).then(|| self.forge.next_session().public());
+        let seq = self.forge.seq;
+        let digest = self.write(Body::Update(UpdateBody {
+            update,
+            batch: leaf::digest(&update.to_le_bytes()),
+            program: self.program,
+            after,
+            overlap: Overlap::Always,
+            next_key,
+            scalars: vec![("learning_rate".to_owned(), Scalar::Float(0.001))],
+            edits,
+            attached: None,
+            inputs: None,
+        }));
+        self.counts.updates += 1;
+        self.records += 1;
+        self.done = update + 1;
+        self.stand();
+        let randomness = if self.settings.receipts { self.answer(update, seq, digest) } else { vec![] };
+        self.sample(update, digest, &randomness, after);
+        self.write_due(self.settings.check_delay);
+    }
+
+    fn edits(&mut self, update: u64) -> Vec<Edit> {
+        let mut edits = Vec::new();
+        if self.settings.small_edits.contains(&update) {
+            let value = self.model.edit(Tree::Optimizer, 2).to_vec();
+            edits.push(Edit { tree: Tree::Optimizer, leaf: 2, digest: leaf::digest(&value), value: Some(value) });
+        }
+        if self.settings.large_edits.contains(&update) {
+            let digest = leaf::digest(self.model.edit(Tree::Parameters, 0));
+            self.write_state(StateReason::Edit);
+            self.earliest_snapshot = update;
+            edits.push(Edit { tree: Tree::Parameters, leaf: 0, digest, value: None });
+        }
+        edits
+    }
+
+    fn answer(&mut self, update: u64, seq: u64, digest: Digest) -> Vec<u8> {
+        let randomness = *blake3::hash(&update.to_be_bytes()).as_bytes();
+        let receipt = Receipt { root: self.root, seq, record: digest, randomness, time: 1 };
+        let receipt = receipt.seal(&self.challenger).expect("a key in memory signs");
+        self.write(Body::Challenge(ChallengeBody { update, receipt }));
+        randomness.to_vec()
+    }
+
+    fn sample(&mut self, update: u64, digest: Digest, randomness: &[u8], roots: Roots) {
+        let sampling = match self.settings.sampling {
+            Sampling::Probability(probability) => challenge::Sampling::Probability(probability),
+            Sampling::Every(every) => challenge::Sampling::Every(every),
+        };
+        let [parameters, optimizer] = [Tree::Parameters, Tree::Optimizer].map(|tree| self.model.elements(tree));
+        let draw = challenge::draw(&digest, randomness, &sampling, update, parameters, optimizer).expect("a valid rule");
+        if draw.sampled {
+            self.counts.sampled += 1;
+            self.due.push_back(Due { update, draw, model: self.model.clone(), roots, at: self.records });
+        }
+    }
+
+    /// Writes the checks that are due longer than that.
+    fn write_due(&mut self, delay: u64) {
+        while self.due.front().is_some_and(|due| self.records - due.at >= delay) {
+            let Some(due) = self.due.pop_front() else { break };
+            let body = self.check(&due);
+            match body.verdict {
+                Verdict::Passed => self.counts.passed += 1,
+                Verdict::Failed => self.counts.failed += 1,
+                Verdict::Unresolved => {}
+            }
+            self.write(Body::Check(Box::new(body)));
+        }
+    }
+
+    fn check(&self, due: &Due) -> CheckBody {
+        let style = self.settings.checks;
+        let with_values = matches!(style, CheckStyle::Tolerant | CheckStyle::Failing);
+        let mut distance = 0.0_f64;
+        let mut coordinate = |tree: Tree, index: Option<u64>, root: Option<Digest>| {
+            let index = index?;
+            if !with_values {
+                return Some(Coordinate { index, committed: None, replayed: None, opening: None });
+            }
+            let (committed, opening) = due.model.open(tree, index);
+            let mut replayed = committed.clone();
+            if due.model.is_float(tree, index) {
+                let value = f32::from_le_bytes(committed[..].try_into().expect("four bytes"));
+                let moved = if style == CheckStyle::Failing { value + 1.0 } else { value + 1e-6 };
+                distance = distance.max((f64::from(moved) - f64::from(value)).abs());
+                replayed = moved.to_le_bytes().to_vec();
+            }
+            Some(Coordinate { index, committed: Some(committed), replayed: Some(replayed), opening: root.map(|_| opening) })
+        };
+        let parameter = coordinate(Tree::Parameters, due.draw.parameter, due.roots.parameters);
+        let optimizer = coordinate(Tree::Optimizer, due.draw.optimizer, due.roots.optimizer);
+        CheckBody {
+            update: due.update,
+            snapshot: (due.update / self.settings.interval * self.settings.interval).max(self.earliest_snapshot.min(due.update)),
+            exact: style == CheckStyle::Exact,
+            verdict: match style {
+                CheckStyle::Exact | CheckStyle::Tolerant => Verdict::Passed,
+                CheckStyle::Failing => Verdict::Failed,
+                CheckStyle::Unresolved => Verdict::Unresolved,
+            },
+            tolerance: self.settings.configuration().tolerance,
+            parameter,
+            optimizer,
+            distance: with_values.then_some(distance),
+            probes: with_values.then_some(true),
+        }
+    }
+
+    fn resume(&mut self, keep: u64) {
+        // Checks of kept updates come before the interruption; abandoned ones lose theirs.
+        self.due.retain(|due| due.update < keep);
+        self.write_due(0);
+        self.standing.truncate(keep as usize + 1);
+        let (offset, record, model) = self.standing[keep as usize].clone();
+        self.model = model;
+        self.done = keep;
+        let linked = keep == 0 || self.settings.commit == Commit::Every || keep.is_multiple_of(self.settings.interval);
+        let session_key = self.forge.next_session().public();
+        self.write(Body::Resume(ResumeBody { torn: 0, updates: keep, record, offset, linked, session_key, ranks: None }));
+        self.write_environment();
+        self.write_state(StateReason::Resume);
+        self.earliest_snapshot = keep;
+    }
+
+    fn end(&mut self) {
+        if self.settings.ending == Ending::Open {
+            return;
+        }
+        self.write_due(0);
+        let update = self.done;
+        self.write(Body::Checkpoint(CheckpointBody {
+            update,
+            files: vec![(format!("checkpoints/{update}.safetensors"), leaf::digest(b"file"))],
+        }));
+        match self.settings.ending {
+            Ending::Poisoned => self.counts.reason = CloseReason::Poisoned,
+            _ => self.write_state(StateReason::Close),
+        }
+        self.write(Body::Close(self.counts));
+    }
+}
+
+/// Streams the transcript of a run of many updates to a file: as [`Run`] does, with one state for all and without checks
+/// but exact ones, so that the commitments are not what takes the time.
+///
+/// # Errors
+/// Those of writing.
+pub fn stream_transcript(settings: &Settings, mut out: impl Write) -> io::Result<()> {
+    let mut honest = |body| vec![body];
+    let mut run = Run::new(settings.clone(), &mut honest);
+    run.start();
+    let roots = [false, true].map(|optimizer| run.model.roots([true, true, optimizer, optimizer]));
+    for update in 0..settings.updates {
+        run.stream_update(update, &roots);
+        for record in run.forge.records.drain(..) {
+            out.write_all(&record)?;
+        }
+    }
+    run.end();
+    for record in run.forge.records.drain(..) {
+        out.write_all(&record)?;
+    }
+    out.flush()
+}
+
+impl Run<'_> {
+    fn stream_update(&mut self, update: u64, roots: &[Roots; 2]) {
+        let configuration = self.settings.configuration();
+        let after = roots[usize::from(Roots::due(&configuration, update)[2])];
+        let next_key = configuration.is_snapshot_point(update).then(|| self.forge.next_session().public());
+        let digest = self.write(Body::Update(UpdateBody {
+            update,
+            batch: leaf::digest(&update.to_le_bytes()),
+            program: self.program,
+            after,
+            overlap: Overlap::Always,
+            next_key,
+            scalars: vec![("learning_rate".to_owned(), Scalar::Float(0.001))],
+            edits: vec![],
+            attached: None,
+            inputs: None,
+        }));
+        self.counts.updates += 1;
+        self.records += 1;
+        self.done = update + 1;
+        self.sample(update, digest, &[], after);
+        self.write_due(self.settings.check_delay);
+    }
+}
