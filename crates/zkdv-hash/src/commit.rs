@@ -78,7 +78,7 @@ pub struct Outputs<'a> {
 /// that are not due take their place in every result, as zeros.
 ///
 /// # Errors
-/// As [`leaf`]; nothing is written then.
+/// As [`leaf()`]; nothing is written then.
 pub fn leaves(inputs: &[LeafInput<'_>], ratio: f64, signs: &[u32], outputs: Outputs<'_>) -> Result<(), HashError> {
     let plan = plan(inputs, ratio, signs, &outputs)?;
     commit(&plan, outputs);

@@ -23,7 +23,7 @@ use crate::violation::{Code, Place};
 /// Give it the items of a file in their order, as [`Intake`](super::Intake) makes them, then [`finish`](Self::finish) it.
 ///
 /// Whatever follows from a violation is not reported again. To that end everything that the machine knows of the run has a
-/// value for "not known", and a violation that may hide records sets it: [`lose`](Self::lose).
+/// value for "not known", and a violation that may hide records sets it: `lose`.
 pub struct Verifier<'a> {
     pub(super) options: &'a Options,
     pub(super) lookup: &'a mut dyn Lookup,
