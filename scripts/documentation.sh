@@ -16,8 +16,8 @@ stage_python_sources() {
 describe_command_line() {
     mkdir -p .docs
     uv run --no-sync python -m typer zkdv.cli._application utils docs --name zkdv |
-        # Its headings stand below the page's own; the first one repeats the page's title.
-        sed -e '1,/^# /d' -e 's/^#/##/' >.docs/command-line.md
+        # Its title stands on the page already.
+        sed '1{/^# /d}' >.docs/command-line.md
 }
 
 build_rustdoc() {
