@@ -5,12 +5,18 @@
 //! that catches `Exception` would not catch PyO3's own `PanicException`.
 
 use std::any::Any;
+use std::fmt::Display;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 
 use pyo3::create_exception;
-use pyo3::exceptions::{PyException, PyValueError};
+use pyo3::exceptions::{PyException, PyOSError, PyValueError};
 use pyo3::prelude::*;
 use zkdv_hash::HashError;
+use zkdv_protocol::chain::ChainError;
+use zkdv_protocol::file::FileError;
+use zkdv_protocol::key::{KeyError, SignerError};
 
 create_exception!(
     zkdv._native,
@@ -64,4 +70,55 @@ pub(crate) fn panic_message(panic: &(dyn Any + Send)) -> &str {
 /// What is wrong with what the caller asked to hash, open or draw.
 pub(crate) fn hash_error(error: HashError) -> PyErr {
     PyValueError::new_err(error.to_string())
+}
+
+/// What is wrong with a key file.
+pub(crate) fn key_error(error: KeyError) -> PyErr {
+    native_error(&error)
+}
+
+/// Why a transcript could not be made or written.
+pub(crate) fn file_error(error: FileError) -> PyErr {
+    let message = error.to_string();
+    match error {
+        FileError::Exists { .. } => TranscriptExistsError::new_err(message),
+        FileError::Locked { .. } => TranscriptLockedError::new_err(message),
+        FileError::Write { .. } | FileError::Failed { .. } => TranscriptWriteError::new_err(message),
+        FileError::Chain(ChainError::Signer(SignerError::Failed(cause))) => signer_error(message, cause),
+        _ => NativeError::new_err(message),
+    }
+}
+
+/// A failure of the world without a class of its own.
+pub(crate) fn native_error(message: &impl Display) -> PyErr {
+    NativeError::new_err(message.to_string())
+}
+
+/// The `OSError` that Python itself would raise for this path.
+pub(crate) fn os_error(error: io::Error, path: &Path) -> PyErr {
+    match error.raw_os_error() {
+        // With these arguments the class is the one that belongs to the number, such as `FileNotFoundError`.
+        Some(number) => {
+            let text = error.to_string();
+            let text = text.split(" (os error").next().unwrap_or_default().to_owned();
+            PyOSError::new_err((number, text, path.to_owned()))
+        }
+        None => io::Error::new(error.kind(), format!("{}: {error}", path.display())).into(),
+    }
+}
+
+/// A signer written in Python failed: its exception becomes the cause, or is raised itself where it is none to handle, such
+/// as `KeyboardInterrupt`.
+fn signer_error(message: String, cause: Box<dyn std::error::Error + Send + Sync>) -> PyErr {
+    match cause.downcast::<PyErr>() {
+        Ok(cause) => Python::attach(|py| {
+            if !cause.is_instance_of::<PyException>(py) {
+                return *cause;
+            }
+            let error = NativeError::new_err(message);
+            error.set_cause(py, Some(*cause));
+            error
+        }),
+        Err(_) => NativeError::new_err(message),
+    }
 }

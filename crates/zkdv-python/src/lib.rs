@@ -8,6 +8,8 @@
 //! | [`commitments`] | digests, trees, openings, rolling bases, challenges |
 //! | [`batch`] | commitments to batches and their openings |
 //! | [`probes`] | probes, and digest and probe of a leaf on the host |
+//! | [`identity`], [`transcript`] | keys, and transcripts that are being written |
+//! | [`reader`], [`verification`] | transcripts record by record, and verified |
 //! | [`xla`] | the XLA custom call that commits inside a compiled training step |
 
 mod argument;
@@ -16,12 +18,20 @@ mod buffer;
 mod commitments;
 mod errors;
 mod floats;
+mod identity;
 mod pool;
 mod probes;
+mod reader;
+mod transcript;
+mod value;
+mod verification;
 mod xla;
 
 #[pyo3::pymodule]
 mod _native {
+    use pyo3::prelude::*;
+    use pyo3::types::{PyDict, PyString};
+
     #[pymodule_export]
     use crate::batch::{BatchCommitment, batch_commit};
     #[pymodule_export]
@@ -32,7 +42,24 @@ mod _native {
     #[pymodule_export]
     use crate::errors::{NativeError, TranscriptExistsError, TranscriptLockedError, TranscriptWriteError};
     #[pymodule_export]
+    use crate::identity::Identity;
+    #[pymodule_export]
     use crate::probes::{commit_leaf, probe_kept, probe_length, probe_sign_words, probe_signs};
     #[pymodule_export]
+    use crate::reader::RecordReader;
+    #[pymodule_export]
+    use crate::transcript::Transcript;
+    #[pymodule_export]
+    use crate::verification::verify;
+    #[pymodule_export]
     use crate::xla::{xla_ffi_element_types, xla_ffi_handler, xla_ffi_layout};
+
+    /// The names that the stub gives to types, for annotations that are evaluated.
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        let py = module.py();
+        module.add("ReadRecord", py.get_type::<PyDict>())?;
+        module.add("RecordType", py.get_type::<PyString>())?;
+        module.add("TreeKind", py.get_type::<PyString>())
+    }
 }

@@ -2,11 +2,15 @@
 
 Digests are `bytes` of length 32 unless said otherwise; what they mean is fixed by the protocol's page "Commitments".
 Functions that take a buffer read it where it lies and release the GIL meanwhile: as with `hashlib`, nobody may write to
-it during the call. A wrong argument raises `TypeError` or `ValueError`; everything else raises `NativeError`.
+it during the call. A wrong argument raises `TypeError` or `ValueError`, a file that cannot be read `OSError`, and
+everything else `NativeError`, whose message says what was wrong, where, and what to do.
+
+`TreeKind`, `RecordType` and `ReadRecord` are for type checkers; at run time they are `str`, `str` and `dict`.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias, final
+from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
+from typing import Any, Literal, Self, TypeAlias, TypedDict, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +25,20 @@ TreeKind: TypeAlias = Literal[
     "batch-windows",
     "attached",
     "inputs",
+]
+
+RecordType: TypeAlias = Literal[
+    "root",
+    "environment",
+    "schema",
+    "program",
+    "state",
+    "update",
+    "challenge",
+    "check",
+    "checkpoint",
+    "resume",
+    "close",
 ]
 
 class NativeError(Exception):
@@ -259,6 +277,195 @@ def draw(
 
     Returns:
         Whether the update is sampled, and the parameter and optimizer coordinates; None where there are no elements.
+    """
+
+@final
+class Identity:
+    """The key that signs the root of a run. Its private half never shows, in `repr` or in errors."""
+
+    @staticmethod
+    def load(path: str | PathLike[str]) -> Identity:
+        """Reads an Ed25519 key in PKCS#8 PEM form.
+
+        Raises:
+            NativeError: The file is missing, open to others than its owner, or holds no such key.
+        """
+
+    @staticmethod
+    def generate(path: str | PathLike[str]) -> Identity:
+        """Makes a key and writes it to a new file with mode 0600; folders that are missing are made with mode 0700.
+
+        Raises:
+            NativeError: The file is there already, or cannot be made.
+        """
+
+    @staticmethod
+    def external(public_key: bytes, sign: Callable[[bytes], bytes]) -> Identity:
+        """A key that is held elsewhere.
+
+        Args:
+            public_key: The Ed25519 public key, 32 bytes.
+            sign: Takes a message and returns its Ed25519 signature (RFC 8032, not prehashed), 64 bytes. Called on any
+                thread; what it raises becomes the cause of a `NativeError`.
+
+        Raises:
+            NativeError: `public_key` is no key that can verify signatures.
+        """
+
+    @property
+    def public_key(self) -> bytes:
+        """The Ed25519 public key, 32 bytes."""
+
+    def public_pem(self) -> str:
+        """The public key as PEM text with the label `PUBLIC KEY`."""
+
+@final
+class Transcript:
+    """A transcript that is being written. May be used from any thread, but only in the process that created it."""
+
+    @staticmethod
+    def create(folder: str | PathLike[str], root: dict[str, Any], identity: Identity) -> Transcript:
+        """Starts a transcript: makes the folder where it is missing, takes its lock, writes the root record to disk.
+
+        Args:
+            folder: The run's folder.
+            root: Body of the root record without `identity` and `session-key`, which are filled in.
+            identity: Signs the root record.
+
+        Raises:
+            TypeError: A value of a type that records do not hold; the message names the place.
+            ValueError: A value that they cannot hold: an integer beyond 64 bits, nesting beyond 16, lone surrogates.
+            TranscriptExistsError: The folder holds a transcript.
+            TranscriptLockedError: Another writer has it.
+            TranscriptWriteError: The record could not be written.
+            NativeError: The grammar does not allow the body, the folder cannot be made, or the signer failed.
+        """
+
+    @property
+    def root_digest(self) -> bytes:
+        """Digest of the root record: the run's name."""
+
+    @property
+    def head(self) -> bytes:
+        """Digest of the last record."""
+
+    @property
+    def records(self) -> int:
+        """How many records there are."""
+
+    @property
+    def path(self) -> str:
+        """The file that the records stand in."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether a `close` was appended."""
+
+    def append(self, record_type: RecordType, body: dict[str, Any]) -> tuple[int, bytes]:
+        """Checks, signs and writes a record, on disk as the run's durability says. A `close` releases the folder.
+
+        `next-key` is added to the bodies of updates where it is due.
+
+        Returns:
+            Number and digest of the record.
+
+        Raises:
+            TypeError: A value of a type that records do not hold; the message names the place.
+            ValueError: A value that they cannot hold, or a record type that there is not.
+            TranscriptWriteError: Writing failed; the records before are whole, and nothing more can be appended.
+            NativeError: The grammar does not allow the body, the record may not come here, the transcript was released,
+                or this is a forked process.
+        """
+
+    def sync(self) -> None:
+        """Forces everything that was appended to disk.
+
+        Raises:
+            TranscriptWriteError: The disk fails, or failed before.
+        """
+
+    def release(self) -> None:
+        """Forces everything to disk (except with durability `close`) and lets another writer have the folder.
+
+        The transcript stays open on disk where no `close` was appended. Does nothing the second time, or in a forked
+        process.
+
+        Raises:
+            TranscriptWriteError: The disk fails. The folder is released all the same.
+        """
+
+class ReadRecord(TypedDict):
+    """A record as it stands in a file; nothing of it is verified.
+
+    Attributes:
+        number: Which record of the file it is, from 0.
+        offset: Offset of its first byte.
+        length: Its bytes.
+        digest: Its digest.
+        signature: Its Ed25519 signature, 64 bytes.
+        seq: Its number as it says itself; None, as all that follow, where the payload cannot be read.
+        prev: The digest that it names as the preceding record's.
+        type: Its type; one that version 1 does not have is given all the same.
+        body: Its body.
+        error: Why the payload cannot be read.
+    """
+
+    number: int
+    offset: int
+    length: int
+    digest: bytes
+    signature: bytes
+    seq: int | None
+    prev: bytes | None
+    type: str | None
+    body: dict[str, Any] | None
+    error: str | None
+
+@final
+class RecordReader:
+    """Iterates over the records of a transcript, up to the first byte that belongs to none; `error` then says why.
+
+    Args:
+        path: A run's folder, or its file of records.
+
+    Raises:
+        OSError: The file cannot be opened.
+    """
+
+    def __init__(self, path: str | PathLike[str]) -> None: ...
+    def __iter__(self) -> Self: ...
+    def __next__(self) -> ReadRecord: ...
+    @property
+    def offset(self) -> int:
+        """Offset of the first byte that was not given as part of a record."""
+
+    @property
+    def error(self) -> str | None:
+        """Why reading stopped before the end of the file; None where it did not."""
+
+    @property
+    def torn(self) -> bool:
+        """Whether reading stopped inside a record that ends before its declared length, as a crash leaves it."""
+
+def verify(
+    path: str | PathLike[str], options: dict[str, Any], progress: Callable[[int, int], object] | None = None
+) -> dict[str, Any]:
+    """Verifies a transcript on all cores, in bounded memory. What is wrong with it stands in the report.
+
+    Args:
+        path: A run's folder, or a file of records by itself.
+        options: May hold `identity` (the pinned Ed25519 public key, 32 bytes, or None), `head` (the pinned digest of
+            the last record, or None), `allow_edits` (bool, default False) and `require` (list of conditions, as for
+            `zkdv verify --require`).
+        progress: Is called now and then with the bytes that are verified and those of the file, and once at the end.
+            What it raises ends the verification and is raised here.
+
+    Returns:
+        The report, as `zkdv verify --json` prints it: digests and keys are hexadecimal text.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: An unknown option or condition.
     """
 
 def xla_ffi_handler() -> object:
