@@ -62,9 +62,10 @@ pub fn open(bytes: &[u8], chunk: u64) -> Result<ChunkOpening, HashError> {
     })
 }
 
-/// Whether `bytes` are chunk number `chunk` of a leaf of `length` bytes with this plain digest.
+/// Whether `bytes` are chunk number `chunk` of the leaf with this plain digest, which has `length` bytes.
 ///
-/// The chunk and the chain must be exactly as long as `length` and `chunk` call for.
+/// The chunk and the chain must be exactly as long as `length` and `chunk` call for. The length itself is what the schema
+/// says: an opening shows it only where the chunk is the last, and shows the index and bytes of the chunk in any case.
 pub fn verify(digest: &Digest, length: u64, chunk: u64, bytes: &[u8], chain: &[Digest]) -> bool {
     let count = chunk_count(length);
     if chunk >= count {
