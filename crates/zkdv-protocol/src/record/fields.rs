@@ -1,7 +1,7 @@
 //! Reading maps with known keys, and the small types of the grammar.
 
 use super::error::BodyError;
-use crate::cbor::{Item, Map, Value};
+use crate::cbor::{Item, Value};
 use crate::key::PublicKey;
 use crate::limits::MAX_NAME_BYTES;
 use zkdv_hash::Digest;
@@ -10,15 +10,19 @@ pub(super) type Parsed<T> = Result<T, BodyError>;
 
 /// The entries of a map whose keys the grammar names.
 pub(super) struct Fields<'a> {
-    map: Map<'a>,
-    taken: u64,
+    /// Those that were not taken yet.
+    entries: Vec<(Item<'a>, Item<'a>)>,
 }
 
 impl<'a> Fields<'a> {
     pub(super) fn of(item: Item<'a>) -> Parsed<Self> {
+        /// More than any map of the grammar has: reading a map that has more would be wasted work.
+        const MOST: u64 = 32;
         match item {
-            Item::Map(map) => Ok(Self { map, taken: 0 }),
-            other => Err(BodyError::item("a map", &other)),
+            Item::Map(map) if map.len() <= MOST => Ok(Self {
+                entries: map.iter().collect(),
+            }),
+            other => Err(BodyError::item(format!("a map of at most {MOST}"), &other)),
         }
     }
 
@@ -32,25 +36,19 @@ impl<'a> Fields<'a> {
         key: &'static str,
         read: impl FnOnce(Item<'a>) -> Parsed<T>,
     ) -> Parsed<Option<T>> {
-        let Some((_, item)) = self.map.iter().find(|(name, _)| *name == Item::Text(key)) else {
+        let Some(index) = self.entries.iter().position(|(name, _)| *name == Item::Text(key)) else {
             return Ok(None);
         };
-        self.taken += 1;
+        let (_, item) = self.entries.swap_remove(index);
         read(item).map(Some).map_err(|error| error.within(key))
     }
 
-    /// Refuses entries that `known` does not name.
+    /// Refuses entries that were not taken: all but those that `known` names.
     pub(super) fn finish(self, known: &[&str]) -> Parsed<()> {
-        if self.taken == self.map.len() {
-            return Ok(());
+        match self.entries.first() {
+            Some((key, _)) => Err(BodyError::item(format!("no entries but {}", known.join(", ")), key)),
+            None => Ok(()),
         }
-        let stranger = self
-            .map
-            .iter()
-            .map(|(key, _)| key)
-            .find(|key| !matches!(key, Item::Text(name) if known.contains(name)));
-        let got = stranger.map_or_else(|| "another".to_owned(), |key| key.describe());
-        Err(BodyError::new(format!("no entries but {}", known.join(", ")), got))
     }
 }
 

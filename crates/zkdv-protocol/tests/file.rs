@@ -1,0 +1,536 @@
+//! The transcript on disk: one writer, nothing overwritten, nothing lost that was whole.
+
+mod sample;
+
+use sample::{configuration, digest, environment, key, program, root, root_without_keys, schema, state, update};
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
+use tempfile::{TempDir, tempdir};
+use zkdv_protocol::cbor::Value;
+use zkdv_protocol::chain::ChainError;
+use zkdv_protocol::file::{FileError, RECORDS_FILE, TranscriptFile};
+use zkdv_protocol::key::{ExternalSigner, Signer};
+use zkdv_protocol::reader::RecordReader;
+use zkdv_protocol::record::{Body, CloseReason, Durability, RecordType, Sampling, StateReason};
+use zkdv_protocol::report::Report;
+use zkdv_protocol::verify::{Options, verify};
+
+fn root_value(durability: Durability) -> Value {
+    let mut root = root();
+    root.configuration.durability = durability;
+    root.configuration.sampling = Sampling::Probability(0.0);
+    root_without_keys(root)
+}
+
+fn create(folder: &Path) -> Result<TranscriptFile, FileError> {
+    TranscriptFile::create(folder, &root_value(Durability::Interval), &key(1))
+}
+
+/// A transcript that is ready for update 0.
+fn ready(folder: &Path, durability: Durability) -> TranscriptFile {
+    let mut file = TranscriptFile::create(folder, &root_value(durability), &key(1)).unwrap();
+    for body in [
+        environment(),
+        Body::Schema(schema()),
+        program(),
+        state(0, StateReason::Start),
+    ] {
+        file.append(body).unwrap();
+    }
+    file
+}
+
+fn next_update(file: &TranscriptFile) -> Body {
+    Body::Update(update(&configuration(), file.chain().counts().updates))
+}
+
+fn close(file: &mut TranscriptFile) {
+    file.append(state(file.chain().counts().updates, StateReason::Close))
+        .unwrap();
+    file.append(Body::Close(file.chain().counts().close(CloseReason::Finished)))
+        .unwrap();
+}
+
+fn records(folder: &Path) -> PathBuf {
+    folder.join(RECORDS_FILE)
+}
+
+/// Verifies the records by themselves: there are no files of programs here.
+fn verified(folder: &Path) -> Report {
+    verify(&records(folder), &Options::default(), &mut |_, _| {
+        ControlFlow::Continue(())
+    })
+    .unwrap()
+}
+
+/// How many whole records there are, and whether anything else follows.
+fn whole_records(folder: &Path) -> (usize, bool) {
+    let read: Vec<_> = RecordReader::new(fs::File::open(records(folder)).unwrap()).collect();
+    let whole = read.iter().filter(|record| record.is_ok()).count();
+    (whole, whole < read.len())
+}
+
+#[test]
+fn what_is_appended_verifies() {
+    let folder = tempdir().unwrap();
+    let run = folder.path().join("a/b/run");
+    let mut file = ready(&run, Durability::Interval);
+    for _ in 0..10 {
+        let body = next_update(&file);
+        let appended = file.append(body).unwrap();
+        assert_eq!((appended.seq + 1, appended.digest), (file.records(), file.head()));
+    }
+    close(&mut file);
+    assert!(file.is_closed());
+    let report = verified(&run);
+    assert_eq!(report.violations, []);
+    assert!(report.closed);
+    assert_eq!(
+        (report.head, report.root, report.updates),
+        (Some(file.head()), Some(file.root()), 10)
+    );
+    assert_eq!(file.length().0, fs::metadata(file.path()).unwrap().len());
+}
+
+#[test]
+fn a_body_given_as_a_value_is_read_by_the_grammar() {
+    let folder = tempdir().unwrap();
+    let mut file = create(folder.path()).unwrap();
+    file.append_value(
+        RecordType::Environment,
+        &Value::map([("framework", Value::from("jax"))]),
+    )
+    .unwrap();
+    let error = file
+        .append_value(RecordType::Schema, &Value::map([("parameters", Value::Null)]))
+        .unwrap_err();
+    let message = error.to_string();
+    assert!(
+        message.contains("`schema`") && message.contains("body.parameters: expected a list"),
+        "{message}"
+    );
+    file.append_value(RecordType::Schema, &Body::Schema(schema()).to_value())
+        .unwrap();
+}
+
+#[test]
+fn the_two_keys_of_the_root_are_not_the_callers_to_give() {
+    let folder = tempdir().unwrap();
+    let with_key = root_value(Durability::Interval).with("session-key", Some(key(3).public_key()));
+    let error = TranscriptFile::create(folder.path(), &with_key, &key(1)).unwrap_err();
+    assert!(
+        error.to_string().contains("body.session-key: expected no entry"),
+        "{error}"
+    );
+    assert!(!records(folder.path()).exists());
+}
+
+#[test]
+fn a_refused_record_leaves_no_trace() {
+    let folder = tempdir().unwrap();
+    let mut file = ready(folder.path(), Durability::Interval);
+    let before = fs::read(file.path()).unwrap();
+    assert!(matches!(
+        file.append(environment()),
+        Err(FileError::Chain(ChainError::Order(_)))
+    ));
+    assert_eq!(fs::read(file.path()).unwrap(), before);
+    let body = next_update(&file);
+    file.append(body).unwrap();
+}
+
+#[test]
+fn a_transcript_is_never_overwritten() {
+    let folder = tempdir().unwrap();
+    let mut file = ready(folder.path(), Durability::Interval);
+    for _ in 0..2 {
+        let body = next_update(&file);
+        file.append(body).unwrap();
+    }
+    file.release().unwrap();
+    let before = fs::read(file.path()).unwrap();
+    let message = create(folder.path()).unwrap_err().to_string();
+    for part in [
+        folder.path().to_str().unwrap(),
+        "not closed",
+        "2 updates in 7 records",
+        "resume=True",
+        "another path",
+    ] {
+        assert!(message.contains(part), "{message}");
+    }
+    assert_eq!(fs::read(file.path()).unwrap(), before);
+}
+
+#[test]
+fn a_closed_transcript_is_not_offered_for_resuming() {
+    let folder = tempdir().unwrap();
+    let mut file = ready(folder.path(), Durability::Interval);
+    let body = next_update(&file);
+    file.append(body).unwrap();
+    close(&mut file);
+    let message = create(folder.path()).unwrap_err().to_string();
+    assert!(
+        message.contains("closed, of 1 update in 8 records") && message.contains("`parent`"),
+        "{message}"
+    );
+    assert!(!message.contains("resume"), "{message}");
+}
+
+#[test]
+fn a_torn_or_foreign_file_is_described_and_kept() {
+    let folder = tempdir().unwrap();
+    let mut file = ready(folder.path(), Durability::Interval);
+    file.release().unwrap();
+    let whole = fs::read(file.path()).unwrap();
+    let last = RecordReader::new(whole.as_slice()).last().unwrap().unwrap().offset;
+    fs::write(file.path(), &whole[..whole.len() - 1]).unwrap();
+    let message = create(folder.path()).unwrap_err().to_string();
+    assert!(
+        message.contains(&format!(
+            "in 4 records, with bytes from {last} on that are no whole record"
+        )),
+        "{message}"
+    );
+    fs::write(file.path(), "notes of mine").unwrap();
+    let message = create(folder.path()).unwrap_err().to_string();
+    assert!(message.contains("in 0 records, with bytes from 0 on"), "{message}");
+    assert_eq!(fs::read(file.path()).unwrap(), b"notes of mine");
+}
+
+#[test]
+fn an_empty_file_is_no_transcript() {
+    let folder = tempdir().unwrap();
+    fs::write(records(folder.path()), "").unwrap();
+    create(folder.path()).unwrap();
+    assert_eq!(whole_records(folder.path()), (1, false));
+}
+
+#[test]
+fn a_start_that_fails_stands_in_nobodys_way() {
+    let folder = tempdir().unwrap();
+    let failing = ExternalSigner::new(key(1).public_key(), |_| Err("the token is gone".into())).unwrap();
+    let error = TranscriptFile::create(folder.path(), &root_value(Durability::Interval), &failing).unwrap_err();
+    assert!(error.to_string().contains("the token is gone"), "{error}");
+    create(folder.path()).unwrap();
+}
+
+#[test]
+fn a_path_that_is_no_folder_is_refused() {
+    let folder = tempdir().unwrap();
+    let path = folder.path().join("model.safetensors");
+    fs::write(&path, "tensors").unwrap();
+    assert!(matches!(create(&path), Err(FileError::NotAFolder { .. })));
+    assert!(create(&path).unwrap_err().to_string().contains("choose another path"));
+    assert!(matches!(create(&path.join("run")), Err(FileError::Folder { .. })));
+}
+
+#[cfg(unix)]
+#[test]
+fn folder_and_files_have_the_modes_that_others_get() {
+    use std::os::unix::fs::PermissionsExt;
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+    let folder = tempdir().unwrap();
+    let run = folder.path().join("run");
+    let _file = create(&run).unwrap();
+    fs::create_dir(folder.path().join("plain")).unwrap();
+    fs::write(folder.path().join("plain/file"), "").unwrap();
+    assert_eq!(mode(&run), mode(&folder.path().join("plain")));
+    assert_eq!(mode(&records(&run)), mode(&folder.path().join("plain/file")));
+}
+
+#[test]
+fn a_released_folder_is_anothers() {
+    let folder = tempdir().unwrap();
+    let mut file = ready(folder.path(), Durability::Interval);
+    assert!(matches!(create(folder.path()), Err(FileError::Locked { .. })));
+    let body = next_update(&file);
+    file.release().unwrap();
+    file.release().unwrap();
+    assert!(
+        matches!(create(folder.path()), Err(FileError::Exists { .. })),
+        "no longer locked"
+    );
+    assert!(matches!(file.append(body), Err(FileError::Released { .. })));
+    assert_eq!(
+        fs::read(folder.path().join(".lock")).unwrap(),
+        b"",
+        "no machine is named in a folder that is sent away"
+    );
+}
+
+#[test]
+fn a_closed_transcript_releases_its_folder() {
+    let folder = tempdir().unwrap();
+    let mut file = ready(folder.path(), Durability::Close);
+    let body = next_update(&file);
+    file.append(body).unwrap();
+    close(&mut file);
+    assert!(
+        matches!(create(folder.path()), Err(FileError::Exists { .. })),
+        "no longer locked"
+    );
+    let message = file.append(environment()).unwrap_err().to_string();
+    assert!(message.contains("nothing after `close`"), "{message}");
+}
+
+#[test]
+fn records_are_forced_to_disk_as_the_durability_says() {
+    let folder = tempdir().unwrap();
+    let start = |name: &str, durability| ready(&folder.path().join(name), durability);
+
+    let mut file = start("record", Durability::Record);
+    let body = next_update(&file);
+    file.append(body).unwrap();
+    let (written, durable) = file.length();
+    assert_eq!(durable, written);
+
+    let mut file = start("close", Durability::Close);
+    let body = next_update(&file);
+    file.append(body).unwrap();
+    let (written, durable) = file.length();
+    assert!(durable < written, "only the root is on disk");
+    file.sync().unwrap();
+    assert_eq!(file.length(), (written, written));
+    close(&mut file);
+    let (written, durable) = file.length();
+    assert_eq!(durable, written);
+}
+
+#[test]
+fn the_background_forces_records_to_disk() {
+    let folder = tempdir().unwrap();
+    let mut file = ready(folder.path(), Durability::Interval);
+    for _ in 0..3 {
+        let body = next_update(&file);
+        file.append(body).unwrap();
+        let (written, _) = file.length();
+        let mut polls = 0;
+        while file.length().1 < written {
+            polls += 1;
+            assert!(polls < 6000, "a minute later the record is not on disk");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// Starts this test program again, as another process that writes to `folder`.
+fn writer_process(folder: &Path, task: &str, before: &[&str]) -> Child {
+    let program = std::env::current_exe().unwrap();
+    let arguments = [
+        "--ignored",
+        "--exact",
+        "writer_process_body",
+        "--nocapture",
+        "--test-threads=1",
+    ];
+    let mut command = match before {
+        [] => Command::new(&program),
+        [shell, options @ ..] => {
+            let mut command = Command::new(shell);
+            command.args(options).arg(&program);
+            command
+        }
+    };
+    command
+        .args(arguments)
+        .env("ZKDV_TEST_FOLDER", folder)
+        .env("ZKDV_TEST_TASK", task);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+}
+
+/// The lines that a writer process says.
+fn said(child: &mut Child) -> impl Iterator<Item = String> + use<> {
+    let lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    lines.filter_map(|line| line.split_once("writer: ").map(|(_, said)| said.to_owned()))
+}
+
+#[test]
+#[ignore = "what other tests start as a process of its own"]
+fn writer_process_body() {
+    let Some(folder) = std::env::var_os("ZKDV_TEST_FOLDER") else {
+        return;
+    };
+    let folder = Path::new(&folder);
+    match std::env::var("ZKDV_TEST_TASK").as_deref() {
+        Ok("hold") => {
+            let _file = create(folder).unwrap();
+            println!("writer: ready");
+            let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        }
+        Ok("append") => {
+            let mut file = ready(folder, Durability::Interval);
+            loop {
+                let body = next_update(&file);
+                match file.append(body) {
+                    Ok(appended) => println!("writer: {} {}", appended.seq, appended.digest),
+                    Err(error) => {
+                        println!("writer: {error}");
+                        let body = next_update(&file);
+                        println!("writer: {}", file.append(body).unwrap_err());
+                        println!("writer: {}", file.sync().unwrap_err());
+                        return;
+                    }
+                }
+            }
+        }
+        Ok("create") => println!(
+            "writer: {}",
+            create(folder).map_or_else(|error| error.to_string(), |_| "created".to_owned())
+        ),
+        other => panic!("no task {other:?}"),
+    }
+}
+
+#[test]
+fn a_second_process_is_told_who_writes() {
+    let folder = tempdir().unwrap();
+    let mut child = writer_process(folder.path(), "hold", &[]);
+    let mut lines = said(&mut child);
+    assert_eq!(lines.next().as_deref(), Some("ready"));
+    let error = create(folder.path()).unwrap_err();
+    let FileError::Locked { holder, .. } = &error else {
+        panic!("{error}")
+    };
+    let host = gethostname::gethostname();
+    assert_eq!(
+        holder.to_string(),
+        format!("process {} on {}", child.id(), host.display())
+    );
+    assert!(error.to_string().contains(&holder.to_string()), "{error}");
+    // The end of its input is what it waits for.
+    drop(child.stdin.take());
+    assert_eq!(lines.next(), None);
+    assert!(child.wait().unwrap().success());
+    assert!(matches!(create(folder.path()), Err(FileError::Exists { .. })));
+}
+
+#[test]
+fn a_killed_writer_leaves_whole_records_and_no_lock() {
+    for appended in [1, 20, 300] {
+        let folder = tempdir().unwrap();
+        let mut child = writer_process(folder.path(), "append", &[]);
+        let mut lines = said(&mut child);
+        let last = lines.nth(appended - 1).unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let (whole, more) = whole_records(folder.path());
+        assert!(!more);
+        let (seq, digest) = last.split_once(' ').unwrap();
+        let seq: usize = seq.parse().unwrap();
+        assert!(whole > seq, "{whole} records, though record {seq} counted as written");
+        let record = RecordReader::new(fs::File::open(records(folder.path())).unwrap())
+            .nth(seq)
+            .unwrap()
+            .unwrap();
+        assert_eq!(record.digest().to_string(), digest);
+        let report = verified(folder.path());
+        assert_eq!(report.violations, []);
+        assert!(!report.closed);
+        assert!(
+            matches!(create(folder.path()), Err(FileError::Exists { .. })),
+            "the lock ended with the process"
+        );
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_write_error_ends_the_transcript_at_its_last_whole_record() {
+    // A limit on the size of files cuts a write short, as a full disk does. Some sizes end inside a record, whatever its length.
+    for blocks in [7, 8, 9, 10, 11, 12, 13] {
+        let folder = tempdir().unwrap();
+        let limited = [
+            "sh",
+            "-c",
+            &format!("trap '' XFSZ; ulimit -f {blocks}; exec \"$@\""),
+            "sh",
+        ];
+        let mut child = writer_process(folder.path(), "append", &limited);
+        let lines: Vec<_> = said(&mut child).collect();
+        assert!(child.wait().unwrap().success(), "{lines:?}");
+        let [appended @ .., failed, again, sync] = lines.as_slice() else {
+            panic!("{lines:?}")
+        };
+        let path = records(folder.path());
+        assert!(
+            failed.contains(path.to_str().unwrap()) && failed.contains("File too large"),
+            "{failed}"
+        );
+        for later in [again, sync] {
+            assert!(
+                later.contains("nothing more is written") && later.contains("File too large"),
+                "{later}"
+            );
+        }
+        let (whole, more) = whole_records(folder.path());
+        assert!(!more, "the part that was written is cut off");
+        assert_eq!(whole, 5 + appended.len());
+        assert_eq!(verified(folder.path()).violations, []);
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn a_folder_that_cannot_be_written_is_named() {
+    use std::os::unix::fs::{MetadataExt, PermissionsExt};
+    let outer = tempdir().unwrap();
+    let open_to_all = |path: &Path| fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    open_to_all(outer.path());
+    let folder = outer.path().join("run");
+    fs::create_dir(&folder).unwrap();
+    fs::set_permissions(&folder, fs::Permissions::from_mode(0o555)).unwrap();
+    // The superuser may write anywhere, and so becomes somebody else, with a copy of this program that somebody else can run.
+    let program = outer.path().join("test");
+    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    open_to_all(&program);
+    let mut command = Command::new(&program);
+    if fs::metadata(&folder).unwrap().uid() == 0 {
+        use std::os::unix::process::CommandExt;
+        const NOBODY: u32 = 65_534;
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    command.args([
+        "--ignored",
+        "--exact",
+        "writer_process_body",
+        "--nocapture",
+        "--test-threads=1",
+    ]);
+    command
+        .current_dir(outer.path())
+        .env("ZKDV_TEST_FOLDER", &folder)
+        .env("ZKDV_TEST_TASK", "create");
+    let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+    let lines: Vec<_> = said(&mut child).collect();
+    assert!(child.wait().unwrap().success(), "{lines:?}");
+    let [message] = lines.as_slice() else {
+        panic!("{lines:?}")
+    };
+    assert!(
+        message.contains(folder.to_str().unwrap()) && message.contains("Permission denied"),
+        "{message}"
+    );
+    assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
+}
+
+#[test]
+fn a_transcript_that_is_dropped_can_be_read_to_its_end() {
+    let folder: TempDir = tempdir().unwrap();
+    let head = {
+        let mut file = ready(folder.path(), Durability::Interval);
+        let body = next_update(&file);
+        file.append(body).unwrap().digest
+    };
+    let last = RecordReader::new(fs::File::open(records(folder.path())).unwrap())
+        .last()
+        .unwrap()
+        .unwrap();
+    assert_eq!(last.digest(), head);
+    assert_ne!(head, digest(""));
+}
