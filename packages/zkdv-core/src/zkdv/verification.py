@@ -144,6 +144,7 @@ class RunReport:
         exit_code: The exit code that goes with it: 0 passed, 1 failed, 3 incomplete.
         level: The level of assurance that was examined; always `record` in this version.
         closed: Whether the transcript ends with a `close` record.
+        poisoned: Whether that record says that the run had failed.
         torn_bytes: Bytes of a last record that is not whole.
         records: Whole records in the file.
         bytes: Bytes of the file.
@@ -185,6 +186,7 @@ class RunReport:
     exit_code: int
     level: str
     closed: bool
+    poisoned: bool
     torn_bytes: int
     records: int
     bytes: int

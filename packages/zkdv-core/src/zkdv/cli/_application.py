@@ -1,23 +1,16 @@
 """Running a command line: options of every command, errors in one line, exit codes."""
 
-import os
 import sys
-import traceback
 from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
-from zkdv._native import NativeError
 from zkdv.cli import _inspect, _key, _plugins, _verify
 from zkdv.cli import _terminal as terminal
 from zkdv.cli._exit_codes import ExitCode
 from zkdv.cli._options import Debug, debug_requested
-from zkdv.errors import ZKDVError
-
-# `UsageError` and the base of all errors in a command line; releases of typer differ in where they are.
-_COMMAND_LINE_ERROR: type[Exception] = typer.BadParameter.__mro__[2]
 
 application = typer.Typer(
     name="zkdv",
@@ -27,10 +20,10 @@ application = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-application.command("verify")(_verify.verify)
-application.command("inspect")(_inspect.inspect)
+application.command("verify", short_help="Say whether transcripts hold.")(_verify.verify)
+application.command("inspect", short_help="Show what a transcript says, unverified.")(_inspect.inspect)
 application.add_typer(_key.application, name="key")
-application.command("plugins")(_plugins.plugins)
+application.command("plugins", short_help="List the installed plugins.")(_plugins.plugins)
 
 
 def _print_version(requested: bool) -> None:  # noqa: FBT001 (typer's callback)
@@ -64,49 +57,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit code, one of `ExitCode`.
     """
     terminal.accept_any_text()
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    terminal.show_tracebacks(wanted=debug_requested(given))
     try:
-        code = _run(sys.argv[1:] if arguments is None else list(arguments))
-        # Here, not when the interpreter shuts down: a reader that is gone is then an ordinary exception.
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Nobody reads any more; what is still buffered must not raise again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = application(given, prog_name="zkdv", standalone_mode=False) or ExitCode.PASSED
+        terminal.finish()
+    except terminal.OutputClosedError:
+        terminal.give_up_output()
         return ExitCode.OUTPUT_CLOSED
-    except KeyboardInterrupt:
-        terminal.complain("interrupted")
-        return ExitCode.INTERRUPTED
-    return code
-
-
-def _run(arguments: list[str]) -> int:
-    try:
-        return application(arguments, prog_name="zkdv", standalone_mode=False) or ExitCode.PASSED
-    except _COMMAND_LINE_ERROR as error:
-        _show_traceback(arguments)
-        terminal.complain(f"{_described(error)}; see `{_command_path(error)} --help`")
-    except BrokenPipeError:
-        raise
-    except (ZKDVError, NativeError, OSError) as error:
-        _show_traceback(arguments)
-        terminal.complain(terminal.described(error))
-    except typer.Abort:
-        terminal.complain("aborted")
+    except (KeyboardInterrupt, typer.Abort):
+        code = ExitCode.INTERRUPTED
     except Exception as error:  # noqa: BLE001 (the last line of defence: one line, and a code that is no verdict)
-        _show_traceback(arguments)
-        terminal.complain(f"internal error, please report it: {type(error).__name__}: {error} (--debug shows where)")
-    return ExitCode.UNUSABLE
-
-
-def _show_traceback(arguments: list[str]) -> None:
-    if debug_requested(arguments):
-        traceback.print_exc()
-
-
-def _described(error: Exception) -> str:
-    message: str = error.format_message() if hasattr(error, "format_message") else str(error)
-    return message.rstrip(".")
-
-
-def _command_path(error: Exception) -> str:
-    context = getattr(error, "ctx", None)
-    return context.command_path if context is not None else "zkdv"
+        terminal.report(error)
+        return ExitCode.UNUSABLE
+    # Releases of typer differ in whether they raise an interruption or return its code.
+    if code == ExitCode.INTERRUPTED:
+        terminal.complain("interrupted")
+    return code

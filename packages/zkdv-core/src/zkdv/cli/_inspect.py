@@ -1,37 +1,41 @@
 """`zkdv inspect`: what a transcript says, without judging it."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
 
-from zkdv._native import ReadRecord, RecordReader
+from zkdv._native import RecordReader
 from zkdv.cli import _terminal as terminal
 from zkdv.cli._exit_codes import ExitCode
 from zkdv.cli._options import Debug, Json
 from zkdv.errors import ZKDVError
 
+if TYPE_CHECKING:
+    from zkdv._native import ReadRecord
+
 NOT_VERIFIED = "Nothing here is verified: `zkdv verify` says what holds."
+# What the text form shows of long values; JSON has all of them.
 SHOWN_ITEMS = 12
-"""Most items of one list in the text form; JSON has all of them."""
+SHOWN_BYTES = 64
+SHOWN_CHARACTERS = 1000
 
-
-_RECORD_TYPES = frozenset(
-    {"root", "environment", "schema", "program", "state", "update", "challenge", "check", "checkpoint", "resume"}
-    | {"close"}
-)
-# What a summary shows whole: the first of the first, the last of the others.
+# Record types by what a summary shows of them: the first one, the last one, how many there are.
 _SHOWN_FIRST = ("root", "environment")
 _SHOWN_LAST = ("schema", "program", "resume", "close")
+_COUNTED = ("state", "update", "challenge", "check", "checkpoint")
 
 
 def inspect(
     path: Annotated[Path, typer.Argument(help="A run's folder, or its records file.")],
     update: Annotated[
-        int | None, typer.Option("--update", metavar="N", min=0, help="Show what is recorded of update N.")
+        int | None,
+        typer.Option(
+            "--update", metavar="N", min=0, help="Show what is recorded of update N; with --json as --records."
+        ),
     ] = None,
     *,
     records: Annotated[
@@ -48,7 +52,8 @@ def inspect(
         raise typer.BadParameter("--update and --records exclude each other")
     reader = RecordReader(path)
     if records:
-        _list(reader, as_json=as_json)
+        for record in reader:
+            _write_json_line(record) if as_json else _write_line(record)
     elif update is not None:
         _show_update(reader, update, as_json=as_json)
     else:
@@ -58,40 +63,16 @@ def inspect(
         raise typer.Exit(ExitCode.UNUSABLE)
 
 
-def _list(reader: RecordReader, *, as_json: bool) -> None:
-    for record in reader:
-        if as_json:
-            terminal.write_json(record, indent=None)
-        else:
-            index = _update_index(record)
-            subject = "" if index is None else f" {index}"
-            terminal.write(
-                f"record {record['number']}  byte {record['offset']}  {record['length']} bytes  "
-                f"{record['digest'].hex()}  {_type(record)}{subject}"
-            )
-
-
 def _show_update(reader: RecordReader, update: int, *, as_json: bool) -> None:
-    found = [record for record in reader if _update_index(record) == update]
-    if not any(record["type"] == "update" for record in found):
-        raise ZKDVError(f"no update {update} is recorded; `zkdv inspect` without --update says which are")
-    if as_json:
-        terminal.write_json(found)
-        return
-    for record in found:
-        _write_record(record)
-    terminal.write(NOT_VERIFIED)
-
-
-def _type(record: ReadRecord) -> str:
-    return "unreadable" if record["type"] is None else terminal.harmless(record["type"])
-
-
-def _update_index(record: ReadRecord) -> int | None:
-    """The update that a record is of: its own, or that of its challenge, check or checkpoint."""
-    body = record["body"]
-    index = body.get("update") if isinstance(body, Mapping) else None
-    return index if isinstance(index, int) else None
+    found = False
+    for record in reader:
+        if _update_index(record) == update:
+            found = True
+            _write_json_line(record) if as_json else _write_record(record)
+    if not found:
+        raise ZKDVError(f"nothing is recorded of update {update}; `zkdv inspect` without --update says what there is")
+    if not as_json:
+        terminal.write(NOT_VERIFIED)
 
 
 def _summarize(reader: RecordReader, *, as_json: bool) -> None:
@@ -100,7 +81,7 @@ def _summarize(reader: RecordReader, *, as_json: bool) -> None:
     last: ReadRecord | None = None
     updates: list[int] = []
     for record in reader:
-        kind = record["type"] if record["type"] in _RECORD_TYPES else "unknown"
+        kind = _type(record) if _type(record) in {*_SHOWN_FIRST, *_SHOWN_LAST, *_COUNTED} else "unknown"
         counts[kind] += 1
         last = record
         if kind in _SHOWN_LAST or (kind in _SHOWN_FIRST and kind not in shown):
@@ -109,64 +90,100 @@ def _summarize(reader: RecordReader, *, as_json: bool) -> None:
             updates = [min(index, *updates), max(index, *updates)] if updates else [index, index]
     if last is None:
         raise ZKDVError("there are no records in it")
-    summary = {
-        "head": last["digest"],
-        "bytes": last["offset"] + last["length"],
-        "records": dict(counts),
-        "updates": updates or None,
-        **{kind: record["body"] for kind, record in shown.items()},
-    }
     if as_json:
-        terminal.write_json({"verified": False, **summary})
+        summary = {
+            "verified": False,
+            "head": last["digest"],
+            "bytes": last["offset"] + last["length"],
+            "records": counts,
+            "updates": updates or None,
+        }
+        terminal.write_json(summary | {kind: record["body"] for kind, record in shown.items()})
         return
     terminal.write(f"head     {last['digest'].hex()}")
-    terminal.write(
-        f"records  {sum(counts.values())}: " + ", ".join(f"{count} {kind}" for kind, count in counts.items())
-    )
+    kinds = ", ".join(f"{count} {kind}" for kind, count in counts.items())
+    terminal.write(f"records  {counts.total()}: {kinds}")
     terminal.write(f"updates  {updates[0]} to {updates[1]}" if updates else "updates  none")
     terminal.write(f"closed   {'yes' if last['type'] == 'close' else 'no'}")
+    if "root" in shown and isinstance(started := _body(shown["root"]).get("time"), int):
+        terminal.write(f"started  {terminal.moment(started)} by the prover's clock")
     for record in shown.values():
         _write_record(record)
     terminal.write(NOT_VERIFIED)
 
 
-def _write_record(record: ReadRecord) -> None:
+def _write_json_line(record: "ReadRecord") -> None:
+    terminal.write_json(record, indent=None)
+
+
+def _write_line(record: "ReadRecord") -> None:
+    index = _update_index(record)
+    subject = "" if index is None else f" {index}"
+    terminal.write(
+        f"record {record['number']}  byte {record['offset']}  {record['length']} bytes  "
+        f"{record['digest'].hex()}  {_type(record)}{subject}"
+    )
+
+
+def _write_record(record: "ReadRecord") -> None:
     place = f"  record {record['number']}, byte {record['offset']}"
     terminal.write(Text.assemble((_type(record), "bold"), (place, "dim")))
-    for line in _lines(record["body"], "  "):
+    for line in _lines(_body(record), "  "):
         terminal.write(line)
 
 
-def _lines(value: Any, indent: str) -> Iterator[str]:
-    """One line for each plain value, indented by depth."""
-    if isinstance(value, Mapping):
-        named = [(terminal.harmless(str(name)), item) for name, item in value.items()]
-    elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        named = [(str(position), item) for position, item in enumerate(value[:SHOWN_ITEMS])]
-    else:
-        yield f"{indent}{_plain(value)}"
-        return
+def _type(record: "ReadRecord") -> str:
+    return "unreadable" if record["type"] is None else terminal.harmless(record["type"])
+
+
+def _body(record: "ReadRecord") -> Mapping[str, Any]:
+    """The body; nothing where it is no map, since what is read here need not follow the grammar."""
+    return record["body"] if isinstance(record["body"], Mapping) else {}
+
+
+def _update_index(record: "ReadRecord") -> int | None:
+    """The update that a record is of: its own, or that of its challenge, check or checkpoint."""
+    index = _body(record).get("update")
+    return index if isinstance(index, int) else None
+
+
+def _lines(value: Mapping[str, Any] | list[Any], indent: str) -> Iterator[str]:
+    """One line for each plain value and for each plain map in a list, indented by depth."""
+    named = value.items() if isinstance(value, Mapping) else enumerate(value[:SHOWN_ITEMS])
     for name, item in named:
-        if _is_nested(item):
-            yield f"{indent}{name}"
-            yield from _lines(item, f"{indent}  ")
+        label = f"{indent}{terminal.harmless(str(name))}"
+        if not _is_nested(item):
+            yield f"{label}: {_plain(item)}"
+        elif isinstance(value, list) and isinstance(item, Mapping) and not any(map(_is_nested, item.values())):
+            yield f"{label}: " + ", ".join(f"{terminal.harmless(key)} {_plain(inner)}" for key, inner in item.items())
         else:
-            yield f"{indent}{name}: {_plain(item)}"
-    if (hidden := len(value) - len(named)) > 0:
+            yield label
+            yield from _lines(item, f"{indent}  ")
+    if isinstance(value, list) and (hidden := len(value) - SHOWN_ITEMS) > 0:
         yield f"{indent}… and {hidden} more (--json shows all)"
 
 
 def _is_nested(value: Any) -> bool:
     """Whether a value takes lines of its own: maps, and lists that hold more than plain values."""
     if isinstance(value, Mapping):
-        return True
-    return isinstance(value, list | tuple) and any(isinstance(item, Mapping | list | tuple) for item in value)
+        return len(value) > 0
+    return isinstance(value, list) and any(isinstance(item, Mapping | list) for item in value)
 
 
 def _plain(value: Any) -> str:
-    if isinstance(value, bytes):
-        return value.hex() or "empty"
-    if isinstance(value, list | tuple):
-        shown = ", ".join(_plain(item) for item in value[:SHOWN_ITEMS])
-        return f"[{shown}{', …' if len(value) > SHOWN_ITEMS else ''}]"
-    return terminal.harmless(value) if isinstance(value, str) else str(value)
+    match value:
+        case bytes():
+            shown = value[:SHOWN_BYTES].hex()
+            return f"{shown}… ({len(value)} bytes)" if len(value) > SHOWN_BYTES else shown or "no bytes"
+        case str():
+            shown = terminal.harmless(value[:SHOWN_CHARACTERS])
+            return f"{shown}… ({len(value)} characters)" if len(value) > SHOWN_CHARACTERS else shown
+        case list():
+            shown = ", ".join(_plain(item) for item in value[:SHOWN_ITEMS])
+            return f"[{shown}, … ({len(value)} items)]" if len(value) > SHOWN_ITEMS else f"[{shown}]"
+        case bool() | None:
+            return {True: "true", False: "false", None: "null"}[value]
+        case Mapping():
+            return "none"
+        case _:
+            return str(value)

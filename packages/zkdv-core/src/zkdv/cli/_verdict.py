@@ -1,11 +1,10 @@
 """What `zkdv verify` prints of one transcript."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 
 from rich.text import Text
 
-from zkdv.cli._terminal import harmless, write
+from zkdv.cli._terminal import harmless, moment, write
 from zkdv.verification import RunReport, Verdict
 
 SHOWN_VIOLATIONS = 20
@@ -21,10 +20,6 @@ SHOWN = (
 NOT_SHOWN = (
     "That the values came from running the program: the checks are the prover's own. That nothing was dropped after "
     "the last record, or before a resume. That the program or the data are sensible."
-)
-OWN_SAMPLE = (
-    "The sample was drawn from the run's own records, and whoever writes them can avoid a check: it finds accidents, "
-    "not a prover who lies."
 )
 
 
@@ -46,9 +41,8 @@ def write_verdict(run: RunReport) -> None:
     if run.verdict is Verdict.FAILED:
         write(Text("What the transcript says of itself:", "bold"))
     else:
-        own_sample = run.challenger is not None and run.challenger.key is None
         write(Text.assemble((f"Shown (level {run.level})  ", "bold"), SHOWN))
-        write(Text.assemble(("Not shown  ", "bold"), NOT_SHOWN, f" {OWN_SAMPLE}" if own_sample else ""))
+        write(Text.assemble(("Not shown  ", "bold"), NOT_SHOWN))
         write()
     for name, value in _facts(run):
         write(Text.assemble((f"{name:<12}", "dim"), harmless(value)))
@@ -73,7 +67,7 @@ def _reason(run: RunReport) -> str:
 
 def _facts(run: RunReport) -> Iterator[tuple[str, str]]:
     """What people judge, one line each."""
-    started = "" if run.time is None else f", started {_moment(run.time)} by the prover's clock"
+    started = "" if run.time is None else f", started {moment(run.time)} by the prover's clock"
     yield "run", f"{run.run}, written by {run.prover}{started}"
     yield "root", run.root or "unreadable"
     yield "head", f"{run.head}  (--head pins it)"
@@ -126,10 +120,3 @@ def _commitments(run: RunReport) -> str:
 
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _moment(milliseconds: int) -> str:
-    try:
-        return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    except (OverflowError, ValueError, OSError):  # Any 64-bit number may stand there.
-        return f"{milliseconds} ms after 1970"

@@ -1,5 +1,6 @@
 """`zkdv verify`: say whether transcripts hold, in words that need no knowledge of the format."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -48,14 +49,9 @@ def verify(
     Exit codes: 0 passed, 1 failed, 2 wrong usage or unreadable, 3 incomplete (not closed, or unresolved).
     """
     if head is not None and len(paths) > 1:
-        raise typer.BadParameter(
-            f"--head is the digest of one transcript's last record, and there are {len(paths)} paths"
-        )
-    try:
-        key = None if identity is None else parse_public_key(identity)
-        digest = None if head is None else parse_digest(head)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+        raise typer.BadParameter(f"it is of one transcript, and there are {len(paths)} paths", param_hint="--head")
+    key = None if identity is None else _parsed("--identity", parse_public_key, identity)
+    digest = None if head is None else _parsed("--head", parse_digest, head)
     conditions = [condition.strip() for group in require or () for condition in group.split(",")]
     codes: set[int] = set()
     runs: list[RunReport] = []
@@ -66,11 +62,11 @@ def verify(
                     path, identity=key, head=digest, require=conditions, allow_edits=allow_edits, progress=progress
                 ).runs
         except (ZKDVError, OSError) as error:
-            terminal.complain(terminal.described(error))
+            terminal.report(error)
             codes.add(ExitCode.UNUSABLE)
             continue
-        except ValueError as error:  # A condition that there is not.
-            raise typer.BadParameter(str(error)) from error
+        except ValueError as error:
+            raise typer.BadParameter(str(error), param_hint="--require") from error
         runs.append(run)
         codes.add(run.exit_code)
         if not as_json:
@@ -81,3 +77,10 @@ def verify(
     if as_json:
         terminal.write_json({**VerificationReport(tuple(runs)).as_json(), "exit_code": int(code)})
     raise typer.Exit(code)
+
+
+def _parsed(option: str, parse: Callable[[str], bytes], text: str) -> bytes:
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
