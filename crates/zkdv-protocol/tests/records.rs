@@ -267,6 +267,15 @@ fn sizes_are_bounded() {
     accept(with_leaves(MAX_LEAVES));
     refuse(with_leaves(MAX_LEAVES + 1));
 
+    let with_aliases = |count: usize| {
+        let mut schema = schema();
+        schema.parameters[0].aliases = vec!["a".to_owned(); count - 1];
+        schema.optimizer[0].aliases = vec!["a".to_owned()];
+        Body::Schema(schema)
+    };
+    accept(with_aliases(MAX_LEAVES));
+    refuse(with_aliases(MAX_LEAVES + 1));
+
     let with_scalar = |length: usize| {
         let mut update = update(&configuration(), 0);
         update.scalars = vec![("k".to_owned(), Scalar::Bytes(vec![0; length]))];

@@ -2,6 +2,7 @@ use super::error::BodyError;
 use super::fields::{Fields, Parsed, list, name, non_empty, text, text_enum, text_of, unsigned};
 use crate::cbor::{Item, Value};
 use crate::limits::{MAX_DIMENSIONS, MAX_LEAVES, MAX_NAME_BYTES};
+use std::cell::Cell;
 use zkdv_hash::Dtype;
 
 /// The layout of state and batch.
@@ -68,10 +69,11 @@ text_enum! {
 
 impl SchemaBody {
     pub(super) fn from_item(item: Item<'_>) -> Parsed<Self> {
+        let aliases = Cell::new(MAX_LEAVES);
         let mut fields = Fields::of(item)?;
         let body = Self {
-            parameters: fields.required("parameters", list(MAX_LEAVES, Leaf::from_item))?,
-            optimizer: fields.required("optimizer", list(MAX_LEAVES, Leaf::from_item))?,
+            parameters: fields.required("parameters", list(MAX_LEAVES, |item| Leaf::from_item(item, &aliases)))?,
+            optimizer: fields.required("optimizer", list(MAX_LEAVES, |item| Leaf::from_item(item, &aliases)))?,
             batch: fields.required("batch", BatchLayout::from_item)?,
             scalars: fields.required("scalars", list(MAX_LEAVES, name))?,
         };
@@ -109,19 +111,20 @@ impl SchemaBody {
 }
 
 impl Leaf {
-    fn from_item(item: Item<'_>) -> Parsed<Self> {
-        const MAX_ALIASES: usize = 1024;
+    /// `aliases` is how many more the schema may have: the shortest takes twenty times its bytes when owned.
+    fn from_item(item: Item<'_>, aliases: &Cell<usize>) -> Parsed<Self> {
         let mut fields = Fields::of(item)?;
         let leaf = Self {
             name: fields.required("name", name)?,
             dtype: fields.required("dtype", dtype)?,
             shape: fields.required("shape", shape)?,
             aliases: fields
-                .optional("aliases", non_empty(list(MAX_ALIASES, name)))?
+                .optional("aliases", non_empty(list(aliases.get(), name)))?
                 .unwrap_or_default(),
             sharding: fields.optional("sharding", text_of(0, MAX_NAME_BYTES))?,
         };
         fields.finish(&["name", "dtype", "shape", "aliases", "sharding"])?;
+        aliases.set(aliases.get() - leaf.aliases.len());
         Ok(leaf)
     }
 
