@@ -375,6 +375,16 @@ def test_inspect_shows_what_can_be_read_and_where_it_stopped(zkdv, transcript):
     assert re.fullmatch(r"error: [^\n]*byte \d+[^\n]*\n", finished.stderr)
 
 
+@pytest.mark.parametrize(("content", "reason"), [(b"", "the file is empty"), (b"no records at all", "byte")])
+def test_inspect_of_what_is_no_transcript_says_why(zkdv, tmp_path, content, reason):
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    finished = zkdv("inspect", path)
+    assert_one_line_error(finished)
+    assert finished.stderr.startswith(f"error: {path}: ")
+    assert reason in finished.stderr
+
+
 def test_new_key_is_created_once_and_shown(zkdv, home):
     created = zkdv("key", "new")
     assert created.returncode == 0, created.stderr

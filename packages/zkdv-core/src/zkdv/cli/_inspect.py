@@ -57,7 +57,7 @@ def inspect(
     elif update is not None:
         _show_update(reader, update, as_json=as_json)
     else:
-        _summarize(reader, as_json=as_json)
+        _summarize(reader, path, as_json=as_json)
     if reader.error is not None:
         terminal.complain(f"{path}: {reader.error}; `zkdv verify` says what follows from it")
         raise typer.Exit(ExitCode.UNUSABLE)
@@ -75,7 +75,7 @@ def _show_update(reader: RecordReader, update: int, *, as_json: bool) -> None:
         terminal.write(NOT_VERIFIED)
 
 
-def _summarize(reader: RecordReader, *, as_json: bool) -> None:
+def _summarize(reader: RecordReader, path: Path, *, as_json: bool) -> None:
     counts: Counter[str] = Counter()
     shown: dict[str, ReadRecord] = {}
     last: ReadRecord | None = None
@@ -89,7 +89,7 @@ def _summarize(reader: RecordReader, *, as_json: bool) -> None:
         if kind == "update" and (index := _update_index(record)) is not None:
             updates = [min(index, *updates), max(index, *updates)] if updates else [index, index]
     if last is None:
-        raise ZKDVError("there are no records in it")
+        raise ZKDVError(f"{path}: {reader.error or 'the file is empty'}; there is no record to show")
     if as_json:
         summary = {
             "verified": False,

@@ -70,7 +70,7 @@ def _facts(run: RunReport) -> Iterator[tuple[str, str]]:
     started = "" if run.time is None else f", started {moment(run.time)} by the prover's clock"
     yield "run", f"{run.run}, written by {run.prover}{started}"
     yield "root", run.root or "unreadable"
-    yield "head", f"{run.head}  (--head pins it)"
+    yield "head", f"{run.head}" + ("  (--head pins it)" if run.verdict is Verdict.PASSED else "")
     if run.parent is not None:
         yield "continues", f"the run with head {run.parent}"
     if run.identity is not None:
