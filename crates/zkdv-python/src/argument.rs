@@ -28,8 +28,7 @@ pub(crate) fn float(object: &Bound<'_, PyAny>, name: &str) -> PyResult<f64> {
 
 /// Thirty-two bytes.
 pub(crate) fn digest(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Digest> {
-    let bytes = bytes(object, name)?;
-    Digest::try_from(&*bytes).map_err(|error| PyValueError::new_err(format!("{name}: {error}")))
+    to_digest(&bytes(object, name)?, name)
 }
 
 /// A list of digests.
@@ -37,9 +36,7 @@ pub(crate) fn digests(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Vec<Dig
     bytes_list(object, name)?
         .iter()
         .enumerate()
-        .map(|(index, bytes)| {
-            Digest::try_from(&**bytes).map_err(|error| PyValueError::new_err(format!("{name}[{index}]: {error}")))
-        })
+        .map(|(index, bytes)| to_digest(bytes, &format!("{name}[{index}]")))
         .collect()
 }
 
@@ -61,6 +58,11 @@ pub(crate) fn bytes_list(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Vec<
         .enumerate()
         .map(|(index, item)| bytes(&item?, &format!("{name}[{index}]")))
         .collect()
+}
+
+fn to_digest(bytes: &[u8], name: &str) -> PyResult<Digest> {
+    Digest::try_from(bytes)
+        .map_err(|_| PyValueError::new_err(format!("{name} must have 32 bytes, not {}", bytes.len())))
 }
 
 fn refused(object: &Bound<'_, PyAny>, name: &str, wanted: &str) -> PyErr {

@@ -101,7 +101,7 @@ pub(crate) fn os_error(error: io::Error, path: &Path) -> PyErr {
         Some(number) => {
             let text = error.to_string();
             let text = text.split(" (os error").next().unwrap_or_default().to_owned();
-            PyOSError::new_err((number, text, path.to_owned()))
+            PyOSError::new_err((number, text, path.as_os_str().to_owned()))
         }
         None => io::Error::new(error.kind(), format!("{}: {error}", path.display())).into(),
     }

@@ -12,7 +12,7 @@ use zkdv_protocol::cbor::{Item, Key, MAX_DEPTH, Value};
 ///
 /// # Errors
 /// `TypeError` for another type, `ValueError` for an integer beyond 64 bits, nesting beyond the format's limit, and text
-/// that is no UTF-8; each names the place, such as `body["after"]["parameters"]`.
+/// that is no UTF-8; each names the place, such as `body.after.parameters`.
 pub(crate) fn from_python(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Value> {
     convert(
         object,
@@ -162,6 +162,11 @@ struct Place<'a> {
     step: Step<'a>,
 }
 
+/// Whether a key reads well without quotes, as the format's own keys do.
+fn is_plain(key: &str) -> bool {
+    !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
+}
+
 enum Step<'a> {
     Name(&'a str),
     Key(&'a str),
@@ -175,7 +180,8 @@ impl fmt::Display for Place<'_> {
         }
         match self.step {
             Step::Name(name) => formatter.write_str(name),
-            Step::Key(key) => write!(formatter, "[{key:?}]"),
+            Step::Key(key) if is_plain(key) => write!(formatter, ".{key}"),
+            Step::Key(key) => write!(formatter, ".{key:?}"),
             Step::Index(index) => write!(formatter, "[{index}]"),
         }
     }
