@@ -270,7 +270,11 @@ impl Layout {
                 Some(ProbeKind::F32) => "a binary32 probe",
                 None => "the probe of a leaf that has none",
             };
-            let got = if out.kind() == kind { out.len() } else { 0 };
+            let got = if kind.is_none() || out.kind() == kind {
+                out.len()
+            } else {
+                0
+            };
             return Err(HashError::OutputLength {
                 what,
                 expected: length,
