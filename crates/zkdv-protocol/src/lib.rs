@@ -1,4 +1,7 @@
 //! Records, codec, signing, transcript writer and streaming verifier of ZKDV.
+//!
+//! [`file::TranscriptFile`] writes, [`verify::verify`] verifies; [`record`] is what both have in common. The README beside the
+//! sources shows what flows through them.
 
 pub mod cbor;
 pub mod chain;
@@ -13,3 +16,7 @@ pub mod report;
 pub mod testing;
 pub mod verify;
 pub mod violation;
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
