@@ -18,6 +18,22 @@ GUIDE = REPOSITORY / "docs" / "guides" / "plugins.md"
 PASSPHRASE = "a long passphrase"  # noqa: S105
 BLOCK = re.compile(r"^```\w+ title=\"([^\"]+)\"\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
+# A run without updates, signed by the identity that the second argument names.
+SIGNED_RUN = """
+import sys, time
+from zkdv import _native, environment, identity
+from zkdv.config import ZKDVConfig
+from zkdv.driver import SCHEMES
+
+configuration = ZKDVConfig().as_record(replay_snapshot_interval=12, max_in_flight=2, rolling_window=4, probe_ratio=0.01)
+root = {"protocol": 1, "prover": "whitebox-jax", "run": "signed", "time": time.time_ns() // 10**6, "ranks": 1,
+        "challenger": {"name": "transcript"}, "schemes": SCHEMES, "configuration": configuration}
+transcript = _native.Transcript.create(sys.argv[1], root, identity.load(sys.argv[2]))
+transcript.append("environment", environment.collect(framework={}, devices=[]))
+counts = dict.fromkeys(["updates", "sampled", "passed", "failed", "edits"], 0)
+transcript.append("close", counts | {"reason": "finished"})
+"""
+
 
 def uv():
     found = shutil.which("uv") or shutil.which("uv", path=REPOSITORY / ".tools" / "bin")
@@ -73,8 +89,11 @@ class Environment:
         self.uv("pip", "install", "--quiet", "--python", str(self.folder), *what)
 
     def zkdv(self, *arguments, stdin=""):
+        return self.run("zkdv", *arguments, stdin=stdin)
+
+    def run(self, program, *arguments, stdin=""):
         return subprocess.run(
-            [str(self.folder / "bin" / "zkdv"), *arguments],
+            [str(self.folder / "bin" / program), *map(str, arguments)],
             input=stdin,
             capture_output=True,
             text=True,
@@ -106,6 +125,14 @@ def test_distribution_of_the_guide_is_listed_and_signs_a_run(environment, tmp_pa
     (tmp_path / "signing.pem").write_bytes(encrypted)
     shown = environment.zkdv("key", "show", f"encrypted:{tmp_path / 'signing.pem'}", stdin=f"{PASSPHRASE}\n")
     assert shown.stdout.strip() == key.public_key().public_bytes_raw().hex(), shown.stderr
+
+    run = tmp_path / "run"
+    reference = f"encrypted:{tmp_path / 'signing.pem'}"
+    written = environment.run("python", "-c", SIGNED_RUN, run, reference, stdin=f"{PASSPHRASE}\n")
+    assert written.returncode == 0, written.stderr
+    verified = environment.zkdv("verify", run, "--identity", shown.stdout.strip())
+    assert verified.returncode == 0, verified.stdout
+
     refused = environment.zkdv("key", "show", f"encrypted:{tmp_path / 'signing.pem'}", stdin="another\n")
     assert refused.returncode == 2
     assert "the signer 'encrypted' of zkdv-signer-encrypted does not give the key" in refused.stderr
