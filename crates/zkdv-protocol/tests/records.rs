@@ -2,7 +2,9 @@
 
 mod sample;
 
-use sample::{closed_run, configuration, digest, environment, key, program, root, roots, schema, state, update};
+use sample::{
+    closed_run, configuration, digest, environment, full_bodies, key, program, root, roots, schema, state, update,
+};
 use zkdv_hash::Digest;
 use zkdv_protocol::cbor::{Item, Value, decode};
 use zkdv_protocol::cose::{self, Purpose};
@@ -10,95 +12,9 @@ use zkdv_protocol::key::Signer;
 use zkdv_protocol::limits::{MAX_LEAVES, MAX_NAME_BYTES};
 use zkdv_protocol::reader::RecordReader;
 use zkdv_protocol::record::{
-    Body, BodyErrorKind, ChallengeBody, CheckBody, CheckpointBody, Commit, Configuration, Coordinate, Edit, Opening,
-    Payload, PayloadError, RecordType, ResumeBody, RootBody, Sampling, Scalar, StateReason, Tree, Verdict,
+    Body, BodyErrorKind, Commit, Configuration, Edit, Payload, PayloadError, RecordType, RootBody, Sampling, Scalar,
+    StateReason, Tree,
 };
-
-/// One body of each type, with everything in it that may be there.
-fn full_bodies() -> Vec<Body> {
-    let mut root = root();
-    root.parent = Some(digest("parent"));
-    root.challenger.name = "remote".to_owned();
-    root.challenger.key = Some(key(9).public_key());
-    let mut update = update(&configuration(), 3);
-    update.next_key = Some(key(4).public_key());
-    update.attached = Some(digest("attached"));
-    update.inputs = Some(digest("inputs"));
-    update.edits = vec![
-        Edit {
-            tree: Tree::Optimizer,
-            leaf: 0,
-            digest: digest("count"),
-            value: Some(vec![1, 2, 3, 4]),
-        },
-        Edit {
-            tree: Tree::Parameters,
-            leaf: 0,
-            digest: digest("kernel"),
-            value: None,
-        },
-    ];
-    let opening = Opening {
-        digest: digest("leaf"),
-        path: vec![digest("a")],
-        chunk: 3,
-        bytes: vec![0; 1024],
-        chain: vec![digest("b")],
-    };
-    let coordinate = Coordinate {
-        index: 17,
-        committed: Some(vec![0; 4]),
-        replayed: Some(vec![1; 4]),
-        opening: Some(opening),
-    };
-    let check = CheckBody {
-        update: 3,
-        snapshot: 0,
-        exact: false,
-        verdict: Verdict::Failed,
-        tolerance: configuration().tolerance,
-        parameter: Some(coordinate.clone()),
-        optimizer: Some(coordinate),
-        distance: Some(0.5),
-        probes: Some(false),
-    };
-    let resume = ResumeBody {
-        torn: 12,
-        updates: 3,
-        record: 9,
-        offset: 4000,
-        linked: true,
-        session_key: key(5).public_key(),
-        ranks: Some(2),
-    };
-    let files = vec![
-        ("batches/0".to_owned(), digest("file")),
-        (format!("batches/{}.safetensors", digest("b")), digest("c")),
-    ];
-    let counts = zkdv_protocol::chain::Counts {
-        updates: 9,
-        sampled: 3,
-        passed: 2,
-        failed: 1,
-        edits: 0,
-    };
-    vec![
-        Body::Root(Box::new(root)),
-        environment(),
-        Body::Schema(schema()),
-        program(),
-        state(0, StateReason::Start),
-        Body::Update(update),
-        Body::Challenge(ChallengeBody {
-            update: 3,
-            receipt: vec![1, 2, 3],
-        }),
-        Body::Check(Box::new(check)),
-        Body::Checkpoint(CheckpointBody { update: 4, files }),
-        Body::Resume(resume),
-        Body::Close(counts.close(zkdv_protocol::record::CloseReason::Poisoned)),
-    ]
-}
 
 #[test]
 fn bodies_of_all_types_come_back_unchanged() {

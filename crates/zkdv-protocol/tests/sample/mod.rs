@@ -7,9 +7,10 @@ use zkdv_protocol::cbor::{Key, Value};
 use zkdv_protocol::chain::{Chain, ChainError, Sealed};
 use zkdv_protocol::key::{PublicKey, SessionKey, Signer};
 use zkdv_protocol::record::{
-    BatchLayout, BatchLeaf, Body, Challenger, CheckBody, CloseReason, Commit, Configuration, Coordinate, Durability,
-    EnvironmentBody, Evidence, Leaf, Overlap, Place, ProgramBody, ProgramRole, Prover, RootBody, Roots, Sampling,
-    Scalar, SchemaBody, Schemes, StateBody, StateReason, Tolerance, UpdateBody, Verdict,
+    BatchLayout, BatchLeaf, Body, ChallengeBody, Challenger, CheckBody, CheckpointBody, CloseReason, Commit,
+    Configuration, Coordinate, Durability, Edit, EnvironmentBody, Evidence, Leaf, Opening, Overlap, Place, ProgramBody,
+    ProgramRole, Prover, ResumeBody, RootBody, Roots, Sampling, Scalar, SchemaBody, Schemes, StateBody, StateReason,
+    Tolerance, Tree, UpdateBody, Verdict,
 };
 
 pub fn digest(text: &str) -> Digest {
@@ -39,7 +40,7 @@ pub fn configuration() -> Configuration {
             components: false,
             sampled: true,
             checkpoint_interval: Some(100),
-            keep: None,
+            keep: Some(3),
         },
     }
 }
@@ -282,4 +283,93 @@ pub fn closed_run() -> Run {
 /// The verifying key of a signer.
 pub fn verifying_key(signer: &dyn Signer) -> ed25519_dalek::VerifyingKey {
     signer.public_key().to_verifying_key().unwrap()
+}
+
+/// One body of each type, with everything in it that may be there.
+pub fn full_bodies() -> Vec<Body> {
+    let mut root = root();
+    root.parent = Some(digest("parent"));
+    root.challenger.name = "remote".to_owned();
+    root.challenger.key = Some(key(9).public_key());
+    let mut schema = schema();
+    schema.optimizer[0].aliases = vec!["step".to_owned()];
+    schema.optimizer[0].sharding = Some("replicated".to_owned());
+    let mut update = update(&configuration(), 3);
+    update.next_key = Some(key(4).public_key());
+    update.attached = Some(digest("attached"));
+    update.inputs = Some(digest("inputs"));
+    update.edits = vec![
+        Edit {
+            tree: Tree::Optimizer,
+            leaf: 0,
+            digest: digest("count"),
+            value: Some(vec![1, 2, 3, 4]),
+        },
+        Edit {
+            tree: Tree::Parameters,
+            leaf: 0,
+            digest: digest("kernel"),
+            value: None,
+        },
+    ];
+    let opening = Opening {
+        digest: digest("leaf"),
+        path: vec![digest("a")],
+        chunk: 3,
+        bytes: vec![0; 1024],
+        chain: vec![digest("b")],
+    };
+    let coordinate = Coordinate {
+        index: 17,
+        committed: Some(vec![0; 4]),
+        replayed: Some(vec![1; 4]),
+        opening: Some(opening),
+    };
+    let check = CheckBody {
+        update: 3,
+        snapshot: 0,
+        exact: false,
+        verdict: Verdict::Failed,
+        tolerance: configuration().tolerance,
+        parameter: Some(coordinate.clone()),
+        optimizer: Some(coordinate),
+        distance: Some(0.5),
+        probes: Some(false),
+    };
+    let resume = ResumeBody {
+        torn: 12,
+        updates: 3,
+        record: 9,
+        offset: 4000,
+        linked: true,
+        session_key: key(5).public_key(),
+        ranks: Some(2),
+    };
+    let files = vec![
+        ("batches/0".to_owned(), digest("file")),
+        (format!("batches/{}.safetensors", digest("b")), digest("c")),
+    ];
+    let counts = zkdv_protocol::chain::Counts {
+        updates: 9,
+        sampled: 3,
+        passed: 2,
+        failed: 1,
+        edits: 0,
+    };
+    vec![
+        Body::Root(Box::new(root)),
+        environment(),
+        Body::Schema(schema),
+        program(),
+        state(0, StateReason::Start),
+        Body::Update(update),
+        Body::Challenge(ChallengeBody {
+            update: 3,
+            receipt: vec![1, 2, 3],
+        }),
+        Body::Check(Box::new(check)),
+        Body::Checkpoint(CheckpointBody { update: 4, files }),
+        Body::Resume(resume),
+        Body::Close(counts.close(CloseReason::Poisoned)),
+    ]
 }
