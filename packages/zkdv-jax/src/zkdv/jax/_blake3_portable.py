@@ -316,30 +316,35 @@ def _large_reader(layout: Layout, array: jax.Array) -> Reader:
 
     def read(first: jax.Array, lanes: jax.Array) -> jax.Array:
         del lanes
-        # The start in elements stays below ELEMENTS_MAX, as an unsigned index.
-        return _words(lax.dynamic_slice_in_dim(elements, first * per_chunk, layout.tile_chunks * per_chunk))
+        # The start in elements stays below ELEMENTS_MAX, as an unsigned index. Bits are taken in here, where XLA takes
+        # those of the slice alone, and not of the whole array ahead of the loop.
+        part = lax.dynamic_slice_in_dim(_bits(elements), first * per_chunk, layout.tile_chunks * per_chunk)
+        return _words(part)
 
     return read
 
 
 def _packed_elements(array: jax.Array, entry: Entry) -> jax.Array:
-    """The packed elements of an array, of a type that holds them whatever is done to them, padded to whole words."""
-    elements = array.reshape(-1)[entry.packed_chunks.start * (CHUNK_BYTES // array.dtype.itemsize) :]
-    if elements.dtype.itemsize >= WORD_BYTES:
-        return elements
+    """The packed elements of an array, padded to whole words."""
+    start = entry.packed_chunks.start * (CHUNK_BYTES // array.dtype.itemsize)
+    elements = _bits(array.reshape(-1)[start:])
+    return jnp.pad(elements, (0, -elements.size % max(1, WORD_BYTES // elements.dtype.itemsize)))
+
+
+def _bits(elements: jax.Array) -> jax.Array:
+    """Elements of a type that keeps its bits wherever they are moved: XLA may move short floats by way of longer ones,
+    which changes NaNs."""
+    size = elements.dtype.itemsize
     if elements.dtype == jnp.bool_:
-        elements = elements.astype(jnp.uint8)
-    elif jnp.issubdtype(elements.dtype, jnp.floating):
-        # XLA may join short floats by way of float32, which changes NaNs.
-        elements = lax.bitcast_convert_type(elements, jnp.uint16 if elements.dtype.itemsize == 2 else jnp.uint8)
-    return jnp.pad(elements, (0, -elements.size % (WORD_BYTES // elements.dtype.itemsize)))
+        return elements.astype(jnp.uint8)
+    if size < WORD_BYTES and jnp.issubdtype(elements.dtype, jnp.floating):
+        return lax.bitcast_convert_type(elements, jnp.uint16 if size == 2 else jnp.uint8)
+    return elements
 
 
 def _words(elements: jax.Array) -> jax.Array:
-    """A flat array of whole words as uint32 words, little-endian."""
-    if elements.dtype == jnp.bool_:
-        elements = elements.astype(jnp.uint8)
-    elif jnp.issubdtype(elements.dtype, jnp.complexfloating):
+    """Bits of whole words as uint32 words, little-endian."""
+    if jnp.issubdtype(elements.dtype, jnp.complexfloating):
         elements = jnp.stack([elements.real, elements.imag], axis=-1).reshape(-1)
     if elements.dtype.itemsize < WORD_BYTES:
         elements = elements.reshape(-1, WORD_BYTES // elements.dtype.itemsize)

@@ -1,0 +1,360 @@
+"""The life of a run: opening its transcript, taking updates, and closing it."""
+
+import math
+import os
+import threading
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from numbers import Integral, Real
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Protocol, Self
+
+from zkdv import _native, environment, identity
+from zkdv.config import ZKDVConfig
+from zkdv.errors import ZKDVError, ZKDVPoisonedError
+from zkdv.flowcontrol import Annotation, PipelineQueue
+from zkdv.pipeline import Pipeline
+
+__all__ = ["Backend", "Driver"]
+
+MAX_IN_FLIGHT_LIMIT = 1_024
+REPLAY_SNAPSHOT_INTERVAL_LIMIT = 65_536
+ROLLING_WINDOW_LIMIT_WORDS = 2**32 - 1
+
+SCHEMES = {
+    "leaf": "blake3-256",
+    "sharded-leaf": "zkdv-sharded-leaf-1",
+    "tree": "zkdv-tree-1",
+    "batch": "zkdv-batch-1",
+    "probe": "zkdv-probe-1",
+    "challenge": "zkdv-challenge-1",
+}
+
+State = Literal["new", "running", "closed"]
+
+
+class Backend(Protocol):
+    """What a driver asks of a frontend."""
+
+    @property
+    def prover(self) -> str:
+        """Name of the prover in the root record, `whitebox-jax` or `whitebox-torch`."""
+
+    @property
+    def framework(self) -> Mapping[str, str]:
+        """Versions of the distributions that numbers depend on."""
+
+    @property
+    def devices(self) -> Sequence[str]:
+        """Kind of each device of the run."""
+
+    @property
+    def flags(self) -> Sequence[str]:
+        """Environment variables that change the framework's results."""
+
+    def pipeline(self, driver: "Driver", queue: PipelineQueue) -> Pipeline:
+        """Return the pipeline for a run that is starting."""
+
+
+class Driver:
+    """One run and its transcript.
+
+    Args:
+        path: The proof folder; made where it does not exist. A folder that holds a transcript is refused.
+        config: The configuration; the defaults of `ZKDVConfig` where None.
+        backend: The frontend.
+        annotation: Marks phases in profiles; does nothing by default.
+        max_in_flight: Ceiling of unresolved updates, 1 to 1024.
+        replay_snapshot_interval: A check replays at most this many updates, 1 to 65536.
+
+    Raises:
+        TypeError: An argument of another type.
+        ValueError: An argument out of range.
+    """
+
+    def __init__(
+        self,
+        path: Path | str,
+        config: ZKDVConfig | None = None,
+        *,
+        backend: Backend,
+        annotation: Annotation | None = None,
+        max_in_flight: int = 2,
+        replay_snapshot_interval: int = 12,
+    ) -> None:
+        if config is not None and not isinstance(config, ZKDVConfig):
+            raise TypeError(f"config is {config!r} ({type(config).__name__}); it is a zkdv.ZKDVConfig, or None")
+        self.path = Path(path)
+        self.config = ZKDVConfig() if config is None else config
+        self.max_in_flight = checked_integer("max_in_flight", max_in_flight, 1, MAX_IN_FLIGHT_LIMIT)
+        self.replay_snapshot_interval = checked_integer(
+            "replay_snapshot_interval", replay_snapshot_interval, 1, REPLAY_SNAPSHOT_INTERVAL_LIMIT
+        )
+        self.backend = backend
+        self.queue = (
+            PipelineQueue(self.max_in_flight) if annotation is None else PipelineQueue(self.max_in_flight, annotation)
+        )
+        self.rolling_window = 0
+        self.rolling_base = 0
+        self.probe_ratio = 0.0
+        self._pipeline: Pipeline | None = None
+        self._transcript: _native.Transcript | None = None
+        self._state: State = "new"
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+
+    def start(self, rolling_window: int = 32, *, probe_ratio: float = 0.01) -> None:
+        """Open the transcript and write its root and environment records.
+
+        Args:
+            rolling_window: Words in one window of a batch row; at most the row's width.
+            probe_ratio: The part of each leaf's last dimension that a probe keeps, above 0 and at most 1.
+
+        Raises:
+            TypeError: An argument of another type.
+            ValueError: An argument out of range.
+            ZKDVError: The run was started before, the folder holds a transcript or can't be written, the identity key
+                can't be used, or the configuration asks for what this version does not have. None of these poisons
+                the proof.
+        """
+        rolling_window = checked_integer("rolling_window", rolling_window, 1, ROLLING_WINDOW_LIMIT_WORDS)
+        probe_ratio = checked_ratio("probe_ratio", probe_ratio)
+        with self._lock:
+            if self._state != "new":
+                again = "is closed" if self._state == "closed" else "was started before"
+                raise ZKDVError(f"the proof in {self.path} {again}; start() is called once")
+            self.config.refuse_unavailable()
+            signer = identity.load(self.config.identity)
+            facts = environment.collect(
+                framework=self.backend.framework, devices=self.backend.devices, flags=self.backend.flags
+            )
+            root = {
+                "protocol": 1,
+                "prover": self.backend.prover,
+                "run": self.config.name,
+                "time": time.time_ns() // 1_000_000,
+                "ranks": 1,
+                "challenger": {"name": self.config.challenger},
+                "schemes": SCHEMES,
+                "configuration": self.config.as_record(
+                    replay_snapshot_interval=self.replay_snapshot_interval,
+                    max_in_flight=self.max_in_flight,
+                    rolling_window=rolling_window,
+                    probe_ratio=probe_ratio,
+                ),
+            }
+            try:
+                transcript = _native.Transcript.create(str(self.path), root, signer)
+            except _native.NativeError as error:
+                raise ZKDVError(str(error)) from error
+            self._transcript = transcript
+            # Should the proof never be closed, its lock still goes with the object.
+            weakref.finalize(self, transcript.release)
+            try:
+                self.append("environment", facts)
+                self.rolling_window, self.probe_ratio = rolling_window, probe_ratio
+                self.rolling_base = _native.rolling_base(transcript.root_digest)
+                self._pipeline = self.backend.pipeline(self, self.queue)
+            except BaseException:
+                self._state = "closed"
+                transcript.release()
+                raise
+            self._state = "running"
+
+    @property
+    def root_digest(self) -> bytes:
+        """Digest of the root record, 32 bytes: the name of the run."""
+        return self._opened().root_digest
+
+    @property
+    def head(self) -> bytes:
+        """Digest of the last record, 32 bytes."""
+        return self._opened().head
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """The pipeline of the running proof.
+
+        Raises:
+            ZKDVError: The proof was not started, is closed, or this is a forked process.
+            ZKDVPoisonedError: The proof has failed.
+        """
+        if self._state == "new" or self._pipeline is None:
+            raise ZKDVError(f"the proof in {self.path} was not started; call start() before the first update")
+        if self._state == "closed":
+            raise ZKDVError(f"the proof in {self.path} is closed; open a new one for further updates")
+        if os.getpid() != self._pid:
+            raise ZKDVError("this process was forked from the one that opened the proof; updates are made there alone")
+        self.queue.check()
+        return self._pipeline
+
+    @property
+    def checks_possible(self) -> bool:
+        """Whether any update can be sampled."""
+        policy = self.config.sampling_policy
+        return policy.check_every is not None or policy.update_check_probability > 0
+
+    def append(self, kind: "_native.RecordType", body: Mapping[str, Any]) -> tuple[int, bytes]:
+        """Write a record.
+
+        Returns:
+            Its number, and its digest (32 bytes).
+
+        Raises:
+            ZKDVError: It could not be written; the message says where and why.
+        """
+        try:
+            return self._opened().append(kind, dict(body))
+        except _native.NativeError as error:
+            raise ZKDVError(str(error)) from error
+
+    def sync(self) -> None:
+        """Force what was written to disk.
+
+        Raises:
+            ZKDVError: The disk refuses it.
+        """
+        try:
+            self._opened().sync()
+        except _native.NativeError as error:
+            raise ZKDVError(str(error)) from error
+
+    def store_program(self, digest: bytes, extension: str, blob: bytes) -> None:
+        """Write a sealed program to the folder, under its digest; a program that is there is left alone."""
+        folder = self.path / "programs"
+        target = folder / f"{digest.hex()}.{extension}"
+        try:
+            folder.mkdir(exist_ok=True)
+            if target.is_file() and _native.leaf_digest(target.read_bytes()) == digest:
+                return
+            partial = target.with_suffix(".partial")
+            with partial.open("wb") as file:
+                file.write(blob)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(target)
+        except OSError as error:
+            raise ZKDVError(f"the sealed program can't be written to {target}: {error.strerror}") from error
+
+    def join(self) -> None:
+        """Wait until every update's commitment and check is on record. Never needed for each update.
+
+        Raises:
+            ZKDVPoisonedError: The proof has failed.
+            ZKDVError: The proof is not running.
+        """
+        self.pipeline.queue.join()
+
+    def close(self) -> None:
+        """Wait for all commitments and checks, write the closing records and end the run. Closing twice does no harm.
+
+        Raises:
+            ZKDVPoisonedError: The proof failed, now or before; the transcript is closed as poisoned.
+            ZKDVError: The closing records could not be written.
+        """
+        with self._lock:
+            if self._state != "running" or os.getpid() != self._pid:
+                self._state = "closed" if self._state == "new" else self._state
+                return
+            pipeline = self.pipeline_of_closing()
+            try:
+                self.queue.join()
+                pipeline.finish()
+                self._write_close("finished")
+            except ZKDVPoisonedError:
+                self._write_close("poisoned")
+                raise
+            finally:
+                self._end(cancel=self.queue.failure is not None)
+
+    def abandon(self) -> None:
+        """End the run at once and leave its transcript open: commitments at hand are written, checks are dropped."""
+        with self._lock:
+            if self._state == "running" and os.getpid() == self._pid:
+                self._end(cancel=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None or isinstance(error, ZKDVPoisonedError):
+            try:
+                self.close()
+            except ZKDVPoisonedError:
+                # The failure is on its way to the user already.
+                if error is None:
+                    raise
+        else:
+            self.abandon()
+
+    def pipeline_of_closing(self) -> Pipeline:
+        """Return the pipeline, failed or not."""
+        if self._pipeline is None:
+            raise ZKDVError(f"the proof in {self.path} was not started")
+        return self._pipeline
+
+    def _opened(self) -> _native.Transcript:
+        if self._transcript is None:
+            raise ZKDVError(f"the proof in {self.path} was not started; call start() first")
+        return self._transcript
+
+    def _write_close(self, reason: Literal["finished", "poisoned"]) -> None:
+        counts = self.pipeline_of_closing().counts
+        try:
+            self.append(
+                "close",
+                {
+                    "updates": counts.updates,
+                    "sampled": counts.sampled,
+                    "passed": counts.passed,
+                    "failed": counts.failed,
+                    "edits": counts.edits,
+                    "reason": reason,
+                },
+            )
+        except ZKDVError:
+            # A transcript that can't be written to stays open; the failure that led here says why.
+            if reason == "finished":
+                raise
+
+    def _end(self, *, cancel: bool) -> None:
+        self._state = "closed"
+        self.queue.close(cancel=cancel)
+        try:
+            self._opened().release()
+        except _native.NativeError as error:
+            raise ZKDVError(str(error)) from error
+
+
+def checked_integer(name: str, value: object, low: int, high: int) -> int:
+    """Return an argument as an int.
+
+    Raises:
+        TypeError: It is no integer.
+        ValueError: It is out of range.
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"{name} is {value!r} ({type(value).__name__}); it is an int from {low} to {high}")
+    number = int(value)
+    if not low <= number <= high:
+        raise ValueError(f"{name} is {number}; it is from {low} to {high}")
+    return number
+
+
+def checked_ratio(name: str, value: object) -> float:
+    """Return an argument as a float above 0 and at most 1.
+
+    Raises:
+        TypeError: It is no number.
+        ValueError: It is out of range.
+    """
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name} is {value!r} ({type(value).__name__}); it is a number above 0 and at most 1")
+    ratio = float(value)
+    if not (math.isfinite(ratio) and 0.0 < ratio <= 1.0):
+        raise ValueError(f"{name} is {value}; it is above 0 and at most 1")
+    return ratio

@@ -1,0 +1,471 @@
+"""What becomes of one update: its batch, evidence and record, and where it is sampled its check.
+
+`Pipeline.begin` and `Pipeline.submit` run on the training thread, around the call of the training program; what follows
+runs on the stage threads of `zkdv.flowcontrol`. Read `_commit` and `_check` for what one update leaves behind.
+"""
+
+import threading
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zkdv import _native
+from zkdv.check import CheckOutcome, ProductionLeaf, compare, probes_within
+from zkdv.errors import ZKDVError, ZKDVVerificationError, ZKDVWarning
+from zkdv.flowcontrol import PipelineQueue, Slot
+from zkdv.overlap import Policy
+from zkdv.schema import TREES, Due, LeafEvidence, Schema, TreeName
+
+if TYPE_CHECKING:
+    from zkdv.driver import Driver
+
+__all__ = ["PendingUpdate", "Pipeline", "SealedProgram", "Submission"]
+
+EDIT_VALUE_LIMIT_BYTES = 64
+
+
+class SealedProgram(Protocol):
+    """A replay program as it is committed and stored."""
+
+    @property
+    def blob(self) -> bytes:
+        """The program itself."""
+
+    @property
+    def text(self) -> bytes:
+        """A stable text form of it."""
+
+    def record(self) -> dict[str, Any]:
+        """Return what the program record says beside the digests: role, format, extension, platforms, convention."""
+
+
+@dataclass(eq=False)
+class Program:
+    """A replay program of this run.
+
+    Attributes:
+        sealed: The program, being exported.
+        seq: Number of its record, once that is written.
+    """
+
+    sealed: Future[SealedProgram]
+    seq: int | None = None
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What is known of an update before its program has run.
+
+    Attributes:
+        slot: Its place in the queue.
+        program: The replay program of the function that runs.
+        due: Which roots its record holds.
+        edits: Leaves that were changed since the preceding update, as they stand in the record.
+    """
+
+    slot: Slot
+    program: Program
+    due: Due
+    edits: Sequence[dict[str, Any]] = ()
+
+
+@dataclass
+class PendingUpdate:
+    """One update from submission to retirement.
+
+    Attributes:
+        pipeline: The pipeline that it is in.
+        index: Its index, counted from 0.
+        submission: What was known before the program ran.
+        batch: The packed words, shape (rows, width), uint32; kept for replays.
+        opt_state: The optimizer leaves after the update, until the check has copies.
+        batch_evidence: The batch's commitment, being computed.
+        parameter_evidence: What the training program says of the state after it, still on the device.
+        pre_projection: Evidence of the whole state before the update, where a `state` record stands before it.
+        pre_optimizer_hash: The optimizer root before the update, where it is committed.
+        overlap: Its overlap policy.
+        parameters: The parameter leaves after the update, until the check has copies.
+        evidence: Digests and probes, once they are on the host.
+    """
+
+    pipeline: "Pipeline"
+    index: int
+    submission: Submission
+    batch: Future[NDArray[np.uint32]]
+    opt_state: Sequence[Any]
+    batch_evidence: Future[_native.BatchCommitment]
+    parameter_evidence: Any
+    pre_projection: Any | None
+    pre_optimizer_hash: bytes | None
+    overlap: Policy
+    parameters: Sequence[Any] = ()
+    evidence: LeafEvidence | None = None
+
+    def release(self) -> None:
+        """Let go of production buffers."""
+        self.opt_state = ()
+        self.parameters = ()
+        self.parameter_evidence = None
+        self.pre_projection = None
+
+
+@dataclass
+class _Snapshot:
+    """A copy of the state before update `index`."""
+
+    index: int
+    state: Sequence[Any]
+
+
+@dataclass
+class _Counts:
+    updates: int = 0
+    sampled: int = 0
+    passed: int = 0
+    failed: int = 0
+    edits: int = 0
+
+
+@dataclass
+class Pipeline(ABC):
+    """Commits updates in order and checks the sampled ones. A frontend supplies the operations on its arrays.
+
+    Args:
+        core: The driver whose transcript is written.
+        queue: Admission and stage threads.
+        checkpoint: Called with index and state before an update whose state is kept as evidence; None keeps none.
+    """
+
+    core: "Driver"
+    queue: PipelineQueue
+    checkpoint: Callable[[int, Sequence[Any]], None] | None = None
+    schema: Schema | None = None
+    counts: _Counts = field(default_factory=_Counts)
+    _index: int = 0
+    _after: Sequence[Any] = ()
+    _evidence: LeafEvidence | None = None
+    _snapshots: list[_Snapshot] = field(default_factory=list)
+    _retained: dict[int, PendingUpdate] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    # What a frontend supplies.
+
+    @abstractmethod
+    def copy_state(self, state: Sequence[Any]) -> Sequence[Any]:
+        """Return copies of state leaves that later donation or in-place writes don't touch."""
+
+    @abstractmethod
+    def start_evidence(self, state: Sequence[Any], due: Due) -> Any:
+        """Launch the commitment of state leaves, parameters first, and return its results, still on the device."""
+
+    @abstractmethod
+    def read_evidence(self, results: Any, due: Due) -> LeafEvidence:
+        """Wait for the results of a commitment and bring them to the host."""
+
+    @abstractmethod
+    def read_leaf(self, leaf: Any) -> NDArray[Any] | None:
+        """Return a host copy of one leaf, or None where its buffer is gone."""
+
+    @abstractmethod
+    def replay(self, update: PendingUpdate, state: Sequence[Any]) -> Sequence[Any]:
+        """Run an update's sealed program on the state before it and return the state leaves after it."""
+
+    # On the training thread.
+
+    @property
+    def updates(self) -> int:
+        """Number of updates submitted."""
+        return self._index
+
+    def declare(self, schema: Schema) -> None:
+        """Set the schema at the first update.
+
+        Raises:
+            ValueError: The rolling window is wider than a row of the batch.
+            ZKDVError: The run has another schema.
+        """
+        if self.schema is None:
+            window, batch = self.core.rolling_window, schema.batch
+            if batch.rows and window > batch.width:
+                raise ValueError(
+                    f"rolling_window is {window} and a row of the batch has {batch.width} words; "
+                    f"call start(rolling_window=N) with N from 1 to {batch.width}"
+                )
+            self.schema = schema
+        elif difference := self.schema.difference(schema):
+            raise ZKDVError(
+                f"the update's arrays changed within the run: {difference}; a run keeps names, shapes, dtypes and "
+                "sharding of its first update"
+            )
+
+    def due(self, index: int) -> Due:
+        """Return which roots the record of update `index` holds."""
+        every = self.core.config.commit == "every"
+        return Due(optimizer=every or (index + 1) % self.core.replay_snapshot_interval == 0)
+
+    def begin(self, program: Program, policy: Policy, state: Sequence[Any]) -> tuple[int, Submission, Any | None]:
+        """Admit the next update, before its program runs on `state`.
+
+        Returns:
+            Its index, its submission, and the evidence of the state before it where a `state` record is due.
+        """
+        slot = self.queue.acquire(policy)
+        try:
+            index = self._index
+            edits = self._find_edits(state) if index else []
+            large = any("value" not in edit for edit in edits)
+            before = self.start_evidence(state, Due()) if index == 0 or large else None
+            if self.core.checks_possible and (index % self.core.replay_snapshot_interval == 0 or edits):
+                self._take_snapshot(index, state)
+        except BaseException:
+            slot.retire()
+            raise
+        return index, Submission(slot, program, self.due(index), edits), before
+
+    def submit(self, update: PendingUpdate, after: Sequence[Any]) -> None:
+        """Hand over an update whose program was launched; `after` are the state leaves after it, parameters first."""
+        self._index = update.index + 1
+        self._after = after
+        self.queue.submit("commit", self._commit, update)
+
+    def abandon(self, submission: Submission) -> None:
+        """Forget an update whose program could not be launched."""
+        submission.slot.retire()
+
+    def commit_batch(self, batch: Future[NDArray[np.uint32]]) -> Future[_native.BatchCommitment]:
+        """Commit to a packed batch, on the preparing thread."""
+        return self.queue.submit("prepare", self._commit_batch, batch)
+
+    def finish(self) -> None:
+        """Write the closing `state` record over the state that the last update returned. Runs after all updates."""
+        if self._index == 0:
+            return
+        missing = [leaf for leaf in self._after if self.read_leaf_gone(leaf)]
+        if missing:
+            raise ZKDVError(
+                f"{len(missing)} arrays of the state after the last update were donated or deleted, so the run's final "
+                "state can't be committed; close the proof before they are given away"
+            )
+        evidence = self.read_evidence(self.start_evidence(self._after, Due()), Due())
+        self._append_state("close", evidence)
+
+    def read_leaf_gone(self, leaf: Any) -> bool:
+        """Return whether a leaf's buffer was donated or deleted."""
+        return bool(leaf.is_deleted()) if hasattr(leaf, "is_deleted") else False
+
+    # On the stage threads.
+
+    def _commit_batch(self, batch: Future[NDArray[np.uint32]]) -> _native.BatchCommitment:
+        return _native.batch_commit(batch.result(), self.core.rolling_window, self.core.rolling_base)
+
+    def _commit(self, update: PendingUpdate) -> None:
+        """Bring the evidence to the host, write the record, and draw."""
+        submission, due = update.submission, update.submission.due
+        if update.index == 0:
+            self.core.append("schema", self._schema().record())
+        seq = self._program_seq(submission.program)
+        if update.pre_projection is not None:
+            before = self.read_evidence(update.pre_projection, Due())
+            self._append_state("edit" if update.index else "start", before)
+
+        update.evidence = self._evidence = self.read_evidence(update.parameter_evidence, due)
+        body: dict[str, Any] = {
+            "update": update.index,
+            "batch": update.batch_evidence.result().digest,
+            "program": seq,
+            "after": update.evidence.roots,
+            "overlap": int(update.overlap),
+        }
+        if submission.edits:
+            body["edits"] = list(submission.edits)
+        _, digest = self.core.append("update", body)
+        self.counts.updates += 1
+        self.counts.edits += len(submission.edits)
+
+        schema = self._schema()
+        sampled, parameter, optimizer = _native.draw(
+            digest,
+            b"",
+            self.core.config.sampling_policy.as_record(),
+            update.index,
+            schema.elements("parameters"),
+            schema.elements("optimizer"),
+        )
+        submission.slot.draw(sampled=sampled)
+        if self.core.checks_possible:
+            with self._lock:
+                self._retained[update.index] = update
+        if sampled:
+            self.counts.sampled += 1
+            self.queue.submit("check", self._check, update, {"parameters": parameter, "optimizer": optimizer})
+        else:
+            self._retire(update)
+
+    def _check(self, update: PendingUpdate, coordinates: dict[TreeName, int | None]) -> None:
+        """Replay a sampled update from the newest snapshot and write the check's record."""
+        production = self._hold_production(update, coordinates)
+        update.release()
+        update.submission.slot.hold()
+
+        with self._lock:
+            snapshot = max(
+                (held for held in self._snapshots if held.index <= update.index), key=lambda held: held.index
+            )
+            steps = [self._retained[index] for index in range(snapshot.index, update.index + 1)]
+        state, exact, probes_agree = snapshot.state, True, True
+        for step in steps:
+            state = self.replay(step, state)
+            due = step.submission.due
+            replayed = self.read_evidence(self.start_evidence(state, due), due)
+            committed = self._committed(step)
+            if step is not update:
+                exact = exact and replayed.leaf_roots == committed.leaf_roots
+                if not exact:
+                    probes_agree = probes_agree and probes_within(
+                        self._schema(), self.core.config.tolerance, committed, replayed
+                    )
+        outcome = compare(
+            self._schema(),
+            self.core.config.tolerance,
+            update=update.index,
+            snapshot=snapshot.index,
+            committed=committed,
+            replayed=replayed,
+            rebuilt_exactly=exact,
+            probes_agree=probes_agree,
+            production=production,
+            replayed_leaves={tree: self._replayed_leaf(state, tree, leaf.leaf) for tree, leaf in production.items()},
+        )
+        self._conclude(update, outcome)
+
+    def _conclude(self, update: PendingUpdate, outcome: CheckOutcome) -> None:
+        self.core.append("check", outcome.body)
+        self.core.sync()
+        if outcome.failure is not None:
+            self.counts.failed += 1
+            raise ZKDVVerificationError(
+                f"update {update.index} does not replay to what was committed: {outcome.failure}; the transcript "
+                "records the failed check, and nothing more is added to it"
+            )
+        if outcome.body["verdict"] == "passed":
+            self.counts.passed += 1
+        self._retire(update)
+
+    # Pieces of the above.
+
+    def _schema(self) -> Schema:
+        if self.schema is None:
+            raise ZKDVError("an update was submitted before its schema was declared")
+        return self.schema
+
+    def _committed(self, update: PendingUpdate) -> LeafEvidence:
+        if update.evidence is None:
+            raise ZKDVError(f"update {update.index} has no evidence yet")
+        return update.evidence
+
+    def _append_state(self, reason: str, evidence: LeafEvidence) -> None:
+        self.core.append("state", {"updates": self.counts.updates, "reason": reason, "roots": evidence.roots})
+
+    def _program_seq(self, program: Program) -> int:
+        """Store a program and write its record, the first time that an update names it."""
+        if program.seq is None:
+            sealed = program.sealed.result()
+            digest = _native.leaf_digest(sealed.blob)
+            record = sealed.record()
+            self.core.store_program(digest, str(record["extension"]), sealed.blob)
+            program.seq, _ = self.core.append(
+                "program",
+                record
+                | {
+                    "digest": digest,
+                    "length": len(sealed.blob),
+                    "text-digest": _native.leaf_digest(sealed.text),
+                },
+            )
+        return program.seq
+
+    def _find_edits(self, state: Sequence[Any]) -> list[dict[str, Any]]:
+        """List the leaves that are not those that the preceding update left behind."""
+        edits: list[dict[str, Any]] = []
+        schema = self._schema()
+        for position, (leaf, expected) in enumerate(zip(state, self._after, strict=True)):
+            if leaf is expected:
+                continue
+            tree, index = schema.tree_leaf(position)
+            array = self.read_leaf(leaf)
+            if array is None:
+                raise ZKDVError(f"{tree} leaf {schema.tree(tree)[index].name} was donated or deleted before the update")
+            data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+            digest = _native.leaf_digest(data)
+            if digest == self._committed_digest(tree, index, expected):
+                continue
+            edit: dict[str, Any] = {"tree": tree, "leaf": index, "digest": digest}
+            if data.nbytes <= EDIT_VALUE_LIMIT_BYTES:
+                edit["value"] = data.tobytes()
+            edits.append(edit)
+        if edits:
+            names = ", ".join(schema.tree(edit["tree"])[edit["leaf"]].name for edit in edits[:5])
+            more = f" and {len(edits) - 5} more" if len(edits) > 5 else ""
+            warnings.warn(
+                f"{names}{more} changed between updates {self._index - 1} and {self._index} other than by the update; "
+                "the transcript records it as an edit, which `zkdv verify` refuses unless it is allowed",
+                ZKDVWarning,
+                stacklevel=2,
+            )
+        return edits
+
+    def _committed_digest(self, tree: TreeName, index: int, expected: Any) -> bytes | None:
+        """Return a leaf's digest after the last update: the committed one, else that of its array if it is there."""
+        if self._evidence is not None and tree in self._evidence.digests:
+            return self._evidence.digests[tree][index]
+        array = self.read_leaf(expected)
+        if array is None:
+            return None
+        return _native.leaf_digest(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+
+    def _take_snapshot(self, index: int, state: Sequence[Any]) -> None:
+        snapshot = _Snapshot(index, self.copy_state(state))
+        with self._lock:
+            self._snapshots = [held for held in self._snapshots if held.index != index]
+            self._snapshots.append(snapshot)
+
+    def _hold_production(
+        self, update: PendingUpdate, coordinates: dict[TreeName, int | None]
+    ) -> dict[TreeName, ProductionLeaf]:
+        """Copy the leaves with the drawn coordinates to the host."""
+        held: dict[TreeName, ProductionLeaf] = {}
+        for tree in TREES:
+            coordinate = coordinates[tree]
+            if coordinate is None:
+                continue
+            leaf, element = self._schema().locate(tree, coordinate)
+            leaves = update.parameters if tree == "parameters" else update.opt_state
+            held[tree] = ProductionLeaf(coordinate, leaf, element, self.read_leaf(leaves[leaf]))
+        return held
+
+    def _replayed_leaf(self, state: Sequence[Any], tree: TreeName, leaf: int) -> NDArray[Any]:
+        position = leaf if tree == "parameters" else len(self._schema().parameters) + leaf
+        array = self.read_leaf(state[position])
+        if array is None:
+            raise ZKDVError("a replayed leaf is gone")
+        return array
+
+    def _retire(self, update: PendingUpdate) -> None:
+        """Let go of what only this update needed, and of snapshots that no open update starts from."""
+        update.release()
+        update.submission.slot.retire()
+        with self._lock:
+            newest = max((snapshot.index for snapshot in self._snapshots), default=0)
+            settled = (
+                all(held.submission.slot.retired for index, held in self._retained.items() if index < newest)
+                and update.index >= newest - 1
+            )
+            if settled:
+                self._snapshots = [snapshot for snapshot in self._snapshots if snapshot.index >= newest]
+                self._retained = {index: held for index, held in self._retained.items() if index >= newest}

@@ -1,0 +1,127 @@
+"""Comparison of a replay with what was committed: exact, within tolerance, off, and gone."""
+
+import numpy as np
+import pytest
+from blake3 import blake3
+
+from zkdv import _native
+from zkdv.batch import BatchLayout
+from zkdv.check import ProductionLeaf, compare
+from zkdv.config import FloatTolerance
+from zkdv.schema import LeafEvidence, LeafSpec, Schema
+
+TOLERANCE = FloatTolerance(abs=1e-3, rel=0.0)
+
+
+def schema_of(array):
+    return Schema((LeafSpec("w", str(array.dtype), array.shape),), (), BatchLayout.of([], [], []))
+
+
+def evidence_of(array, ratio=0.5):
+    signs = np.zeros(_native.probe_sign_words(array.shape, str(array.dtype)), np.uint32)
+    digest, probe = _native.commit_leaf(array, str(array.dtype), array.shape, ratio, signs)
+    assert digest == blake3(array.tobytes()).digest()
+    data = b"" if probe is None else probe.tobytes()
+    return LeafEvidence({"parameters": [digest]}, {"parameters": [blake3(data).digest()]}, {"parameters": [probe]})
+
+
+def outcome_of(committed, replayed, *, element=0, gone=False, rebuilt_exactly=True):
+    production = ProductionLeaf(element, 0, element, None if gone else committed)
+    return compare(
+        schema_of(committed),
+        TOLERANCE,
+        update=5,
+        snapshot=3,
+        committed=evidence_of(committed),
+        replayed=evidence_of(replayed),
+        rebuilt_exactly=rebuilt_exactly,
+        probes_agree=True,
+        production={"parameters": production},
+        replayed_leaves={"parameters": replayed},
+    )
+
+
+WEIGHTS = np.linspace(-1, 1, 1200, dtype=np.float32).reshape(2, 600)
+
+
+def test_an_identical_replay_is_exact():
+    outcome = outcome_of(WEIGHTS, WEIGHTS.copy(), element=7)
+    assert outcome.failure is None
+    assert outcome.body == {
+        "update": 5,
+        "snapshot": 3,
+        "exact": True,
+        "tolerance": {"absolute": 1e-3, "relative": 0.0},
+        "parameter": {"index": 7},
+        "verdict": "passed",
+    }
+
+
+def test_an_identical_replay_is_exact_even_where_the_production_leaf_is_gone():
+    assert outcome_of(WEIGHTS, WEIGHTS.copy(), gone=True).body["exact"]
+
+
+def test_a_close_replay_passes_with_an_opening_that_leads_to_the_root():
+    element = 1100
+    body = outcome_of(WEIGHTS, WEIGHTS + np.float32(1e-5), element=element).body
+    assert (body["exact"], body["verdict"], body["probes"]) == (False, "passed", True)
+    coordinate, opening = body["parameter"], body["parameter"]["opening"]
+    digest = blake3(WEIGHTS.tobytes()).digest()
+    assert opening["digest"] == digest
+    assert opening["chunk"] == element * 4 // 1024
+    assert _native.chunk_verify(digest, WEIGHTS.nbytes, opening["chunk"], opening["bytes"], opening["chain"])
+    start = element * 4 % 1024
+    assert opening["bytes"][start : start + 4] == coordinate["committed"] == WEIGHTS.reshape(-1)[element].tobytes()
+
+
+def test_a_coordinate_out_of_tolerance_fails_and_says_where():
+    replayed = WEIGHTS.copy()
+    replayed[0, 3] += 1
+    outcome = outcome_of(WEIGHTS, replayed, element=3)
+    assert outcome.body["verdict"] == "failed"
+    assert "leaf w, element 3" in outcome.failure
+    assert outcome.body["distance"] == pytest.approx(1.0)
+
+
+def test_a_difference_elsewhere_is_found_by_the_probes():
+    replayed = WEIGHTS.copy()
+    replayed[1, 599] += 1
+    outcome = outcome_of(WEIGHTS, replayed, element=0)
+    assert outcome.body["verdict"] == "failed"
+    assert outcome.body["probes"] is False
+    assert "probe" in outcome.failure
+
+
+def test_a_difference_whose_production_value_is_gone_is_unresolved():
+    outcome = outcome_of(WEIGHTS, WEIGHTS + np.float32(1e-6), gone=True)
+    assert (outcome.body["verdict"], outcome.failure) == ("unresolved", None)
+
+
+def test_a_step_on_the_way_that_was_not_reproduced_is_never_exact():
+    body = outcome_of(WEIGHTS, WEIGHTS.copy(), rebuilt_exactly=False).body
+    assert (body["exact"], body["verdict"], body["distance"]) == (False, "passed", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "verdict"),
+    [
+        (np.nan, np.nan, "passed"),
+        (np.nan, 0.0, "failed"),
+        (np.inf, np.inf, "passed"),
+        (np.inf, -np.inf, "failed"),
+        (np.inf, 1e38, "failed"),
+        (0.0, -0.0, "passed"),
+    ],
+)
+def test_nan_agrees_with_nan_only_and_an_infinity_with_itself(ours, theirs, verdict):
+    committed, replayed = (np.array([[value, 2.0]], np.float32) for value in (ours, theirs))
+    outcome = outcome_of(committed, replayed, rebuilt_exactly=False)
+    assert outcome.body["verdict"] == verdict
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.bool_])
+def test_integers_and_booleans_agree_with_themselves_only(dtype):
+    committed = np.ones((1, 4), dtype)
+    replayed = np.zeros((1, 4), dtype)
+    assert outcome_of(committed, replayed).body["verdict"] == "failed"
+    assert outcome_of(committed, committed.copy(), rebuilt_exactly=False).body["verdict"] == "passed"

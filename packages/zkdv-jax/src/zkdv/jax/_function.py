@@ -1,0 +1,263 @@
+"""A training function under `proof.jit`: traced once, run as one program that also commits to what it did.
+
+`JitFunction.__call__` is what one update does on the training thread; `zkdv.pipeline` does the rest.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from zkdv import overlap
+from zkdv.batch import BatchLayout
+from zkdv.errors import ZKDVError
+from zkdv.jax import _replay_export
+from zkdv.jax._commitment_plan import dtype_name
+from zkdv.jax._pipeline import JAXPipeline, JAXProgram, SealedReplay, committed_form
+from zkdv.jax._staging import StagedFunction, stage
+from zkdv.pipeline import PendingUpdate, SealedProgram, Submission
+from zkdv.schema import LeafSpec, Schema
+from zkdv.signature import FunctionSignature
+
+if TYPE_CHECKING:
+    from zkdv.jax._proof import ZKDV
+
+__all__ = ["JitFunction"]
+
+
+@dataclass(frozen=True)
+class _Variant:
+    """One trace of the function: a structure of its dynamic inputs, and values of its static ones.
+
+    Attributes:
+        staged: The function, split at its transition.
+        program: Its replay program.
+        avals: Shape, dtype and weak type of every input leaf.
+    """
+
+    staged: StagedFunction
+    program: JAXProgram
+    avals: tuple[jax.core.ShapedArray, ...]
+
+
+class JitFunction:
+    """What `ZKDV.jit` returns: a call runs the function and commits one update.
+
+    Args:
+        proof: The proof.
+        function: The training function.
+        options: Options of `jax.jit`.
+    """
+
+    def __init__(self, proof: "ZKDV", function: Callable[..., Any], options: dict[str, Any]) -> None:
+        functools.update_wrapper(self, function)
+        self._proof = proof
+        self._function = function
+        self._signature = FunctionSignature(function)
+        self._static = self._signature.positions(
+            options.pop("static_argnums", None), options.pop("static_argnames", None), "static_argnums"
+        )
+        self._donated = self._signature.positions(
+            options.pop("donate_argnums", None), options.pop("donate_argnames", None), "donate_argnums"
+        )
+        self._dynamic = tuple(
+            position for position in range(len(self._signature.names)) if position not in self._static
+        )
+        self._variants: dict[Any, _Variant] = {}
+        self._tracing: _Variant | None = None
+        self._jit = jax.jit(
+            self._step,
+            static_argnums=tuple(position + 1 for position in self._static),
+            donate_argnums=tuple(position + 1 for position in self._donated),
+            **_shifted_options(options, self._signature, self._static),
+        )
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the function and commit the update that it makes."""
+        values = self._signature.bind(args, kwargs)
+        pipeline = self._proof.jax_pipeline
+        leaves, tree = jax.tree.flatten([values[position] for position in self._dynamic])
+        variant = self._variant(pipeline, values, leaves, tree)
+        staged = variant.staged
+        state = [leaves[index] for index in staged.state_inputs]
+        batch = [leaves[index] for index in staged.batch_inputs]
+        policy = self._policy(values)
+
+        index, submission, before = pipeline.begin(variant.program, policy, state)
+        try:
+            words = self._pack(pipeline, batch, variant) if self._gives_away_batch(staged) else None
+            result, hidden, evidence = self._run(pipeline, submission, variant, values)
+            if words is None:
+                words = self._pack(pipeline, batch, variant)
+        except BaseException:
+            pipeline.abandon(submission)
+            raise
+        returned = [*jax.tree.leaves(result), *hidden]
+        after = [returned[position] for position in staged.after_results]
+        count = len(staged.parameter_inputs)
+        update = PendingUpdate(
+            pipeline,
+            index,
+            submission,
+            words,
+            after[count:],
+            pipeline.commit_batch(words),
+            evidence,
+            before,
+            None,
+            policy,
+            after[:count],
+        )
+        pipeline.submit(update, after)
+        return result
+
+    def _step(self, evidence_inputs: tuple[Any, Any], *values: Any) -> tuple[Any, list[Any], tuple[Any, Any, Any]]:
+        """Trace the function with the commitment of the state after it."""
+        variant = self._tracing
+        if variant is None:
+            raise ZKDVError(f"{self._signature.name}: the function is traced through its proof; call it directly")
+        leaves = jax.tree.leaves([values[position] for position in self._dynamic])
+        staged = self._staged_as(variant, values, leaves)
+        results = staged.step(*leaves)
+        due, signs = evidence_inputs
+        evidence = self._proof.jax_pipeline.commit(due, [results[index] for index in staged.after_results], signs)
+        result = jax.tree.unflatten(staged.result_tree, results[: staged.result_count])
+        return result, results[staged.result_count :], evidence
+
+    def _run(
+        self, pipeline: JAXPipeline, submission: Submission, variant: _Variant, values: Sequence[Any]
+    ) -> tuple[Any, list[Any], Any]:
+        self._tracing = variant
+        try:
+            with pipeline.queue.annotate("zkdv.run"):
+                result, hidden, evidence = self._jit((pipeline.due_operand(submission.due), pipeline.signs), *values)
+        finally:
+            self._tracing = None
+        return result, hidden, evidence
+
+    def _variant(self, pipeline: JAXPipeline, values: Sequence[Any], leaves: list[Any], tree: Any) -> _Variant:
+        """Return the trace for these inputs; the first use traces the function and starts sealing its program."""
+        key = (tree, tuple(values[position] for position in self._static))
+        variant = self._variants.get(key)
+        if variant is None:
+            staged = self._stage(values)
+            schema = _schema(staged, leaves)
+            pipeline.declare(schema)
+            avals = tuple(jax.typeof(leaf) for leaf in leaves)
+            inputs = [leaves[index] for index in (*staged.state_inputs, *staged.batch_inputs)]
+            abstract, replay = _replay_over_words(staged, inputs)
+            batch_dtypes = tuple(np.dtype(leaf.dtype) for leaf in schema.batch.leaves)
+            sealed = pipeline.queue.submit("start", _seal, replay, abstract, len(staged.parameter_inputs))
+            variant = _Variant(staged, JAXProgram(sealed, batch_dtypes=batch_dtypes), avals)
+            self._variants[key] = variant
+        return variant
+
+    def _stage(self, values: Sequence[Any]) -> StagedFunction:
+        static = {position: values[position] for position in self._static}
+
+        def dynamic(*arguments: Any) -> Any:
+            given = dict(zip(self._dynamic, arguments, strict=True)) | static
+            return self._signature.call(self._function, [given[position] for position in range(len(given))])
+
+        arguments = tuple(values[position] for position in self._dynamic)
+        names = [self._signature.names[position] for position in self._dynamic]
+        return stage(dynamic, arguments, self._signature.name, names)
+
+    def _staged_as(self, variant: _Variant, values: Sequence[Any], leaves: Sequence[Any]) -> StagedFunction:
+        """Return the split function for the inputs being traced, which may differ from the first in weak types only."""
+        avals = tuple(jax.typeof(leaf) for leaf in leaves)
+        if avals == variant.avals:
+            return variant.staged
+        for name, old, new in zip(variant.staged.input_names, variant.avals, avals, strict=True):
+            if (old.shape, old.dtype) != (new.shape, new.dtype):
+                raise ZKDVError(
+                    f"{self._signature.name}: input {name} was {old.str_short()} at the first update and is now "
+                    f"{new.str_short()}; a run keeps shapes and dtypes of its first update"
+                )
+        return self._stage(values)
+
+    def _policy(self, values: Sequence[Any]) -> overlap.Policy:
+        for value in values:
+            policy = getattr(value, "zkdv_overlap", None)
+            if policy is not None:
+                return overlap.Policy(policy)
+        return overlap.UNCHECKED
+
+    def _gives_away_batch(self, staged: StagedFunction) -> bool:
+        return any(staged.input_arguments[index] in self._donated_dynamic for index in staged.batch_inputs)
+
+    @functools.cached_property
+    def _donated_dynamic(self) -> frozenset[int]:
+        return frozenset(self._dynamic.index(position) for position in self._donated if position in self._dynamic)
+
+    def _pack(self, pipeline: JAXPipeline, batch: Sequence[Any], variant: _Variant) -> Future[NDArray[np.uint32]]:
+        """Pack the batch into the matrix that is committed; a copy, so that loaders may reuse their buffers."""
+        if pipeline.schema is None:
+            raise ZKDVError("a batch was packed before the schema was declared")
+        dtypes = variant.program.batch_dtypes
+        arrays = [np.asarray(committed_form(leaf), dtype) for leaf, dtype in zip(batch, dtypes, strict=True)]
+        packed: Future[NDArray[np.uint32]] = Future()
+        packed.set_result(pipeline.schema.batch.pack(arrays))
+        return packed
+
+
+def _seal(replay: Callable[..., Any], abstract: Sequence[Any], parameters: int) -> SealedProgram:
+    return SealedReplay(_replay_export.seal(replay, abstract), parameters)
+
+
+def _schema(staged: StagedFunction, leaves: Sequence[Any]) -> Schema:
+    def spec(name: str, index: int) -> LeafSpec:
+        data = jax.eval_shape(committed_form, leaves[index])
+        return LeafSpec(name, dtype_name(data.dtype, name), tuple(data.shape))
+
+    batch = [jax.eval_shape(committed_form, leaves[index]) for index in staged.batch_inputs]
+    return Schema(
+        tuple(map(spec, staged.layout.parameters, staged.parameter_inputs)),
+        tuple(map(spec, staged.layout.optimizer, staged.optimizer_inputs)),
+        BatchLayout.of(
+            staged.batch_names,
+            [dtype_name(leaf.dtype, name) for leaf, name in zip(batch, staged.batch_names, strict=True)],
+            [tuple(leaf.shape) for leaf in batch],
+        ),
+    )
+
+
+def _replay_over_words(
+    staged: StagedFunction, inputs: Sequence[Any]
+) -> tuple[list[jax.ShapeDtypeStruct], Callable[..., list[Any]]]:
+    """Return the replay program over leaves in their committed form, and its abstract inputs."""
+    implementations = [
+        jax.random.key_impl(leaf)
+        if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        else None
+        for leaf in inputs
+    ]
+    forms = [jax.eval_shape(committed_form, leaf) for leaf in inputs]
+    abstract = [jax.ShapeDtypeStruct(form.shape, form.dtype) for form in forms]
+
+    def replay(*leaves: Any) -> list[Any]:
+        given = [
+            leaf if implementation is None else jax.random.wrap_key_data(leaf, impl=implementation)
+            for leaf, implementation in zip(leaves, implementations, strict=True)
+        ]
+        return [committed_form(result) for result in staged.replay(*given)]
+
+    return abstract, replay
+
+
+def _shifted_options(options: dict[str, Any], signature: FunctionSignature, static: tuple[int, ...]) -> dict[str, Any]:
+    """Return the remaining options of `jax.jit` for a function with one more argument and result."""
+    shifted = dict(options)
+    if (shardings := shifted.pop("in_shardings", None)) is not None:
+        dynamic = len(signature.names) - len(static)
+        given = tuple(shardings) if isinstance(shardings, (tuple, list)) else (shardings,) * dynamic
+        shifted["in_shardings"] = (None, *given)
+    if (shardings := shifted.pop("out_shardings", None)) is not None:
+        shifted["out_shardings"] = (shardings, None, None)
+    return shifted

@@ -1,0 +1,184 @@
+"""The JAX side of `zkdv.pipeline`: commitments, copies and replays of `jax.Array` leaves."""
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from zkdv.errors import ZKDVError
+from zkdv.jax import _replay_export
+from zkdv.jax._commitment_plan import (
+    CommitmentPlan,
+    leaf_digests,
+    probe_digests,
+    probe_vectors,
+    sign_words,
+)
+from zkdv.jax._lowerings import commit_lowering
+from zkdv.pipeline import PendingUpdate, Pipeline, Program
+from zkdv.schema import TREES, Due, LeafEvidence, Schema, TreeName
+
+__all__ = ["JAXPipeline", "JAXProgram", "SealedReplay", "committed_form"]
+
+
+@dataclass(frozen=True)
+class SealedReplay:
+    """A replay program, exported: takes parameter, optimizer and batch leaves, gives deltas and the new state leaves.
+
+    Attributes:
+        exported: The serialized program and its text.
+        parameters: Number of parameter leaves, and so of deltas.
+    """
+
+    exported: _replay_export.SealedProgram
+    parameters: int
+
+    @property
+    def blob(self) -> bytes:
+        """The serialized program."""
+        return self.exported.blob
+
+    @property
+    def text(self) -> bytes:
+        """Its StableHLO text without locations."""
+        return self.exported.text
+
+    def record(self) -> dict[str, Any]:
+        """Return what the program record says beside the digests."""
+        return {
+            "role": "replay",
+            "format": "jax-export",
+            "extension": "jaxexport",
+            "platforms": list(self.exported.platforms),
+            "convention": "parameters, optimizer, batch -> deltas, parameters, optimizer",
+        }
+
+    @cached_property
+    def run(self) -> Callable[..., Any]:
+        """The sealed bytes, loaded and compiled as an auditor would."""
+        return jax.jit(_replay_export.load(self.blob).call)
+
+
+@dataclass(eq=False)
+class JAXProgram(Program):
+    """A replay program of one traced function.
+
+    Attributes:
+        batch_dtypes: The dtype of each batch leaf, as committed.
+    """
+
+    batch_dtypes: tuple[np.dtype[Any], ...] = ()
+
+
+@dataclass
+class JAXPipeline(Pipeline):
+    """Commits and checks updates whose state leaves are `jax.Array`s on one device."""
+
+    plan: CommitmentPlan | None = None
+
+    def declare(self, schema: Schema) -> None:
+        """Set the schema at the first update, and prepare the commitment of its leaves."""
+        super().declare(schema)
+        if self.plan is None:
+            parameters, optimizer = (
+                [(leaf.name, _Abstract(leaf.shape, leaf.dtype)) for leaf in schema.tree(tree)] for tree in TREES
+            )
+            self.plan = CommitmentPlan.build(parameters, optimizer, self.core.probe_ratio)
+
+    def commit(self, due: Any, leaves: Sequence[Any], signs: Any) -> tuple[Any, Any, Any]:
+        """Trace the commitment of state leaves, parameters first, into the program at hand."""
+        commit = commit_lowering(jax.default_backend())
+        return commit(self._planned(), due, [committed_form(leaf) for leaf in leaves], signs)
+
+    @cached_property
+    def signs(self) -> jax.Array:
+        """Sign words of all probes, shape (words,), uint32, on the device."""
+        return jnp.asarray(sign_words(self._planned(), self.core.root_digest))
+
+    def due_operand(self, due: Due) -> jax.Array:
+        """Return the flags of the commit call, shape (1,), uint32, on the device."""
+        return self._due_operands[due.bits]
+
+    def copy_state(self, state: Sequence[Any]) -> Sequence[Any]:
+        """Copy state leaves on the device, in the form that is committed."""
+        copies: list[Any] = _copy([committed_form(leaf) for leaf in state])
+        return copies
+
+    def start_evidence(self, state: Sequence[Any], due: Due) -> Any:
+        """Launch the commitment of state leaves as a program of its own."""
+        return self._commit_program(self.due_operand(due), self.signs, list(state))
+
+    def read_evidence(self, results: Any, due: Due) -> LeafEvidence:
+        """Wait for the results of a commitment and bring them to the host."""
+        plan = self._planned()
+        digests, probes32, probes64 = (np.asarray(result) for result in results)
+        leaves, probes = leaf_digests(plan, digests), probe_digests(plan, digests)
+        vectors = probe_vectors(plan, probes32, probes64)
+        cut = plan.parameters
+        parts: dict[TreeName, slice] = {"parameters": slice(0, cut), "optimizer": slice(cut, None)}
+        return LeafEvidence(
+            digests={tree: leaves[parts[tree]] for tree in due.trees},
+            probe_digests={tree: probes[parts[tree]] for tree in due.trees},
+            probes={tree: vectors[parts[tree]] for tree in due.trees},
+        )
+
+    def read_leaf(self, leaf: Any) -> NDArray[Any] | None:
+        """Return a host copy of one leaf, or None where it was donated or deleted."""
+        if not isinstance(leaf, jax.Array):
+            return np.asarray(leaf)
+        if leaf.is_deleted():
+            return None
+        # A copy is read, since an array that numpy has looked into is no longer donated without a copy.
+        return np.asarray(_copy([committed_form(leaf)])[0])
+
+    def replay(self, update: PendingUpdate, state: Sequence[Any]) -> Sequence[Any]:
+        """Run an update's sealed program on the state before it and return the state leaves after it."""
+        program = update.submission.program
+        if not isinstance(program, JAXProgram) or self.schema is None:
+            raise ZKDVError(f"update {update.index} was not made by this frontend")
+        sealed = program.sealed.result()
+        if not isinstance(sealed, SealedReplay):
+            raise ZKDVError(f"the program of update {update.index} was not sealed by this frontend")
+        batch = self.schema.batch.unpack(update.batch.result(), program.batch_dtypes)
+        results = sealed.run(*state, *batch)
+        return list(results[sealed.parameters :])
+
+    def _planned(self) -> CommitmentPlan:
+        if self.plan is None:
+            raise ZKDVError("the commitment was asked for before the schema was declared")
+        return self.plan
+
+    @cached_property
+    def _due_operands(self) -> dict[int, jax.Array]:
+        return {bits: jnp.asarray([bits], jnp.uint32) for bits in range(4)}
+
+    @cached_property
+    def _commit_program(self) -> Callable[..., Any]:
+        def zkdv_commit(due: Any, signs: Any, leaves: list[Any]) -> tuple[Any, Any, Any]:
+            return self.commit(due, leaves, signs)
+
+        return jax.jit(zkdv_commit)
+
+
+def committed_form(leaf: Any) -> Any:
+    """Return a leaf as it is committed: a typed random key as its words, everything else as it is."""
+    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return jax.random.key_data(leaf)
+    return leaf
+
+
+@dataclass(frozen=True)
+class _Abstract:
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@functools.partial(jax.jit)
+def _copy(leaves: list[Any]) -> list[Any]:
+    return [jnp.copy(leaf) for leaf in leaves]

@@ -1,0 +1,125 @@
+"""`zkdv.jax.ZKDV`: the proof of one training run in JAX."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any, overload
+
+import jax
+
+from zkdv.config import ZKDVConfig
+from zkdv.driver import Driver
+from zkdv.errors import ZKDVError
+from zkdv.flowcontrol import PipelineQueue
+from zkdv.jax._function import JitFunction
+from zkdv.jax._pipeline import JAXPipeline
+
+__all__ = ["ZKDV"]
+
+FRAMEWORK_DISTRIBUTIONS = ("jax", "jaxlib", "flax", "optax", "ml_dtypes")
+RESULT_FLAGS = ("XLA_FLAGS", "JAX_ENABLE_X64", "JAX_DEFAULT_MATMUL_PRECISION", "JAX_PLATFORMS", "JAX_NUM_CPU_DEVICES")
+
+
+class _JAXBackend:
+    """What the driver asks of this frontend."""
+
+    prover = "whitebox-jax"
+    flags: Sequence[str] = RESULT_FLAGS
+
+    @property
+    def framework(self) -> Mapping[str, str]:
+        versions: dict[str, str] = {}
+        for distribution in FRAMEWORK_DISTRIBUTIONS:
+            try:
+                versions[distribution] = metadata.version(distribution)
+            except metadata.PackageNotFoundError:
+                continue
+        return versions
+
+    @property
+    def devices(self) -> Sequence[str]:
+        return [device.device_kind for device in jax.local_devices()]
+
+    def pipeline(self, driver: Driver, queue: PipelineQueue) -> JAXPipeline:
+        return JAXPipeline(driver, queue)
+
+
+class ZKDV(Driver):
+    """The proof of one training run: a signed transcript of every update that its jitted functions make.
+
+    Use it as a context manager, or call `close()` at the end. An exception inside the `with` block leaves the
+    transcript open.
+
+    Args:
+        path: The proof folder; made where it does not exist. A folder that holds a transcript is refused.
+        config: The configuration; the defaults of `zkdv.ZKDVConfig` where None.
+        max_in_flight: Ceiling of unresolved updates, at least 1; 2 is what the overlap policies need.
+        replay_snapshot_interval: A check replays at most this many updates; 1 copies the state at every update.
+        resume: Go on with the transcript in `path`. Not in this version.
+
+    Raises:
+        TypeError: An argument of another type.
+        ValueError: An argument out of range.
+        ZKDVError: `resume` is asked for.
+
+    Example:
+        >>> with zkdv.jax.ZKDV("proof") as proof:  # doctest: +SKIP
+        ...     proof.start(rolling_window=4)
+        ...     train_step = proof.jit(train_step, donate_argnums=(0,))
+    """
+
+    def __init__(
+        self,
+        path: Path | str | os.PathLike[str],
+        config: ZKDVConfig | None = None,
+        *,
+        max_in_flight: int = 2,
+        replay_snapshot_interval: int = 12,
+        resume: bool = False,
+    ) -> None:
+        if resume:
+            raise ZKDVError("this version of ZKDV can't resume a run; give a path without a transcript and start anew")
+        super().__init__(
+            Path(path),
+            config,
+            backend=_JAXBackend(),
+            annotation=jax.profiler.TraceAnnotation,
+            max_in_flight=max_in_flight,
+            replay_snapshot_interval=replay_snapshot_interval,
+        )
+
+    @overload
+    def jit(self, fun: Callable[..., Any], **jax_jit_options: Any) -> JitFunction: ...
+
+    @overload
+    def jit(self, fun: None = None, **jax_jit_options: Any) -> Callable[[Callable[..., Any]], JitFunction]: ...
+
+    def jit(
+        self, fun: Callable[..., Any] | None = None, **jax_jit_options: Any
+    ) -> JitFunction | Callable[[Callable[..., Any]], JitFunction]:
+        """Compile a training function like `jax.jit`, so that each call commits one update.
+
+        Args:
+            fun: A function of pytrees that makes exactly one update, with `contrib.TrainState.apply_gradients`; it
+                takes no `*args` or `**kwargs`. Without it, a decorator is returned.
+            **jax_jit_options: What `jax.jit` takes.
+
+        Returns:
+            A function with the arguments and results of `fun`.
+
+        Raises:
+            TypeError: `fun` takes `*args` or `**kwargs`.
+            ValueError: An option names an argument that `fun` does not have.
+        """
+        if fun is None:
+            return lambda function: JitFunction(self, function, dict(jax_jit_options))
+        return JitFunction(self, fun, dict(jax_jit_options))
+
+    @property
+    def jax_pipeline(self) -> JAXPipeline:
+        """The pipeline of the running proof."""
+        pipeline = self.pipeline
+        if not isinstance(pipeline, JAXPipeline):
+            raise ZKDVError("the proof was started with another frontend")
+        return pipeline

@@ -1,0 +1,52 @@
+"""The examples and the demonstration run as printed, and their transcripts verify."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def environment(tmp_path):
+    return os.environ | {"ZKDV_IDENTITY": str(tmp_path / "identity.pem"), "NO_COLOR": "1"}
+
+
+@pytest.fixture(autouse=True)
+def identity(tmp_path):
+    from zkdv import _native
+
+    _native.Identity.generate(str(tmp_path / "identity.pem"))
+
+
+def run(command, folder, environment):
+    return subprocess.run(
+        [str(word) for word in command], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def verify(folder, environment):
+    return run([sys.executable, "-m", "zkdv", "verify", "proof"], folder, environment)
+
+
+def test_the_shortest_example_leaves_a_transcript_that_passes(tmp_path, environment):
+    done = run([sys.executable, ROOT / "examples/jax/train_state.py"], tmp_path, environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "passed"
+    assert float(re.search(r"accuracy ([\d.]+)%", done.stdout)[1]) > 95
+    assert verify(tmp_path, environment).returncode == 0
+
+
+@pytest.mark.parametrize("form", ["cpu", pytest.param("portable", marks=pytest.mark.slow)])
+def test_the_demonstration_trains_verifies_and_sees_a_changed_copy_refused(tmp_path, environment, form):
+    command = [sys.executable, ROOT / "examples/jax/demo.py", "--keep", tmp_path / "proof"]
+    done = run(command, tmp_path, environment | {"ZKDV_LOWERING": form})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert float(re.search(r"test accuracy ([\d.]+)%", done.stdout)[1]) > 95
+    assert "PASSED" in done.stdout
+    assert "FAILED" in done.stdout
+    assert "signature-invalid" in done.stdout.split("FAILED")[1]
