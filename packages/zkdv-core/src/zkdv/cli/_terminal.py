@@ -125,8 +125,12 @@ def moment(milliseconds: int) -> str:
 def progress(title: str) -> Iterator[Progressed]:
     """Show a progress bar on standard error while something runs, where that is a terminal."""
     console = errors()
+    if not console.is_terminal:
+        # Releases of rich print an empty line for a bar that is not shown.
+        yield lambda _done, _total: None
+        return
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(Text(harmless(title)).plain, total=None)
 
         def show(done: int, total: int) -> None:
