@@ -2,6 +2,8 @@
 //!
 //! `cargo bench -p zkdv-protocol --bench append` writes below the system's temporary folder; `TMPDIR` names another disk.
 
+#![allow(clippy::unwrap_used, reason = "a benchmark stops where it can't go on")]
+
 #[path = "../tests/sample/mod.rs"]
 mod sample;
 

@@ -1,5 +1,10 @@
 //! Bodies and runs that are sound, for tests to start from.
-#![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    clippy::unwrap_used,
+    reason = "each test file uses a part, and fails where it can't go on"
+)]
 
 use zeroize::Zeroizing;
 use zkdv_hash::{Digest, Dtype, leaf};
@@ -289,7 +294,7 @@ pub fn verifying_key(signer: &dyn Signer) -> ed25519_dalek::VerifyingKey {
 pub fn full_bodies() -> Vec<Body> {
     let mut root = root();
     root.parent = Some(digest("parent"));
-    root.challenger.name = "remote".to_owned();
+    "remote".clone_into(&mut root.challenger.name);
     root.challenger.key = Some(key(9).public_key());
     let mut schema = schema();
     schema.optimizer[0].aliases = vec!["step".to_owned()];
