@@ -34,9 +34,6 @@ from zkdv.jax._blake3_layout import (
     lay_out,
 )
 
-TILE_CHUNKS: Final = 512
-"""Chunks that are hashed side by side: on a CPU their state stays in a core's cache."""
-
 WORDS_PER_CHUNK: Final = 256
 WORDS_PER_BLOCK: Final = 16
 
@@ -96,11 +93,12 @@ class TreeInputs:
                 yield Input(size * joined.array.dtype.itemsize, in_place=False)
 
 
-def digests(arrays: Sequence[jax.Array]) -> jax.Array:
+def digests(arrays: Sequence[jax.Array], *, tile_chunks: int = 512) -> jax.Array:
     """The BLAKE3-256 digests of arrays, each of its elements as little-endian bytes in C order.
 
     Args:
         arrays: Arrays of any shape and of any element type that fills whole bytes.
+        tile_chunks: As in `tree_digests`.
 
     Returns:
         Shape `(len(arrays), 8)`, uint32: each digest as little-endian words.
@@ -109,15 +107,15 @@ def digests(arrays: Sequence[jax.Array]) -> jax.Array:
         ValueError: If an array has `ELEMENTS_MAX` elements or more.
     """
     yes = jnp.array(True)  # noqa: FBT003 (an array of the program)
-    return tree_digests((TreeInputs(yes, arrays), TreeInputs(yes, ())))
+    return tree_digests((TreeInputs(yes, arrays), TreeInputs(yes, ())), tile_chunks=tile_chunks)
 
 
-def tree_digests(trees: tuple[TreeInputs, TreeInputs], *, tile_chunks: int = TILE_CHUNKS) -> jax.Array:
+def tree_digests(trees: tuple[TreeInputs, TreeInputs], *, tile_chunks: int = 512) -> jax.Array:
     """The BLAKE3-256 digests of the inputs of two trees, of which either may not be due.
 
     Args:
         trees: The two trees.
-        tile_chunks: Chunks that are hashed side by side, a power of two.
+        tile_chunks: Chunks that are hashed side by side, a power of two; arrays of fewer full chunks are copied first.
 
     Returns:
         Shape `(inputs of both trees, 8)`, uint32: each digest as little-endian words, zeros where a tree is not due.
@@ -327,13 +325,13 @@ def _large_reader(layout: Layout, array: jax.Array) -> Reader:
 def _packed_elements(array: jax.Array, entry: Entry) -> jax.Array:
     """The packed elements of an array, padded to whole words."""
     start = entry.packed_chunks.start * (CHUNK_BYTES // array.dtype.itemsize)
-    elements = _bits(array.reshape(-1)[start:])
+    elements = _bits(array.reshape(-1))[start:]
     return jnp.pad(elements, (0, -elements.size % max(1, WORD_BYTES // elements.dtype.itemsize)))
 
 
 def _bits(elements: jax.Array) -> jax.Array:
-    """Elements of a type that keeps its bits wherever they are moved: XLA may move short floats by way of longer ones,
-    which changes NaNs."""
+    """Elements in a type that keeps its bits when they are moved."""
+    # XLA may slice and join short floats by way of longer ones, which changes NaNs.
     size = elements.dtype.itemsize
     if elements.dtype == jnp.bool_:
         return elements.astype(jnp.uint8)

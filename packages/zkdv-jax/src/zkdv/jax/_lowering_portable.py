@@ -18,6 +18,11 @@ from numpy.typing import NDArray
 from zkdv.jax._blake3_portable import Joined, TreeInputs, tree_digests
 from zkdv.jax._commitment_plan import SIGN_WORD_BITS, CommitmentPlan, LeafPlan, ProbeGeometry
 
+TILE_CHUNKS: Final = {"cpu": 512}
+"""Chunks that are hashed side by side: on CPU as many as keep their state in a core's cache."""
+TILE_CHUNKS_ELSEWHERE: Final = 8192
+"""On accelerators, which run each operation over a whole tile."""
+
 PROBE_DTYPES: Final = ("float32", "float64")
 
 
@@ -31,7 +36,8 @@ def commit(
     optimizer = _Tree(plan.leaves[cut:], leaves[cut:], ((due[0] >> 1) & 1).astype(bool))
     probes = [parameters.probes(signs), optimizer.probes(signs)]
     inputs = (parameters.inputs(probes[0]), optimizer.inputs(probes[1]))
-    digests = tree_digests(inputs)
+    tile_chunks = TILE_CHUNKS.get(jax.default_backend(), TILE_CHUNKS_ELSEWHERE)
+    digests = tree_digests(inputs, tile_chunks=tile_chunks)
     rows = np.concatenate([parameters.digest_rows(), optimizer.digest_rows() + inputs[0].count], axis=1)
     probes32, probes64 = (
         _join([found[dtype] for found in probes if dtype in found], np.dtype(dtype)) for dtype in PROBE_DTYPES
