@@ -324,13 +324,16 @@ def test_updates_need_a_started_and_unclosed_proof(tmp_path):
         step(state, images, labels)
 
 
-def test_a_run_whose_loss_becomes_nan_is_recorded_and_verifies(tmp_path):
+@pytest.mark.filterwarnings("always::zkdv.ZKDVWarning")
+def test_a_run_whose_loss_becomes_nan_is_recorded_and_verifies(tmp_path, recwarn):
     with zkdv.jax.ZKDV(tmp_path / "proof", check_every(1)) as proof:
         proof.start(rolling_window=4)
         step, state = proof.jit(train_step), make_state(proof)
         for images, labels in batches(3):
             state, loss = step(state, images * np.float32("nan"), labels)
     assert np.isnan(loss)
+    [warning] = [str(given.message) for given in recwarn if issubclass(given.category, ZKDVWarning)]
+    assert "holds NaN since update 0; the run goes on" in warning
     assert verified(tmp_path / "proof").verdict == "passed"
 
 

@@ -96,6 +96,7 @@ class Driver:
         self.queue = (
             PipelineQueue(self.max_in_flight) if annotation is None else PipelineQueue(self.max_in_flight, annotation)
         )
+        self.update_lock = threading.RLock()
         self.rolling_window = 0
         self.rolling_base = 0
         self.probe_ratio = 0.0
@@ -324,6 +325,7 @@ class Driver:
     def _end(self, *, cancel: bool) -> None:
         self._state = "closed"
         self.queue.close(cancel=cancel)
+        self.pipeline_of_closing().clear()
         try:
             self._opened().release()
         except _native.NativeError as error:

@@ -88,6 +88,7 @@ class PipelineQueue:
         self._executors: dict[Stage, ThreadPoolExecutor] = {}
         self._failure: BaseException | None = None
         self._closed = False
+        self._cancelled = False
 
     @property
     def failure(self) -> BaseException | None:
@@ -163,10 +164,16 @@ class PipelineQueue:
                     self._condition.wait_for(lambda: self._failure is not None or self._drained())
             self._raise_failure()
 
+    @property
+    def cancelled(self) -> bool:
+        """Whether long work should stop at its next step, because nobody waits for it any more."""
+        return self._cancelled
+
     def close(self, *, cancel: bool = False) -> None:
         """End the stage threads, after the work that they hold or, with `cancel`, after the piece at hand."""
         with self._condition:
             self._closed = True
+            self._cancelled = self._cancelled or cancel
             executors = list(self._executors.values())
             self._condition.notify_all()
         for executor in executors:

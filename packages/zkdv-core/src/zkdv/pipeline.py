@@ -153,6 +153,8 @@ class Pipeline(ABC):
     _snapshots: list[_Snapshot] = field(default_factory=list)
     _retained: dict[int, PendingUpdate] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _warnings: list[str] = field(default_factory=list)
+    _nan_noticed: bool = False
 
     # What a frontend supplies.
 
@@ -217,6 +219,7 @@ class Pipeline(ABC):
         """
         slot = self.queue.acquire(policy)
         try:
+            self.warn()
             index = self._index
             edits = self._find_edits(state) if index else []
             large = any("value" not in edit for edit in edits)
@@ -242,8 +245,21 @@ class Pipeline(ABC):
         """Commit to a packed batch, on the preparing thread."""
         return self.queue.submit("prepare", self._commit_batch, batch)
 
+    def warn(self) -> None:
+        """Give the warnings that the stages have left, on the thread of the user."""
+        while self._warnings:
+            warnings.warn(self._warnings.pop(0), ZKDVWarning, stacklevel=4)
+
+    def clear(self) -> None:
+        """Let go of all arrays, once nothing more is owed."""
+        self._after = ()
+        self._evidence = None
+        self._snapshots.clear()
+        self._retained.clear()
+
     def finish(self) -> None:
         """Write the closing `state` record over the state that the last update returned. Runs after all updates."""
+        self.warn()
         if self._index == 0:
             return
         missing = [leaf for leaf in self._after if self.read_leaf_gone(leaf)]
@@ -275,6 +291,7 @@ class Pipeline(ABC):
             self._append_state("edit" if update.index else "start", before)
 
         update.evidence = self._evidence = self.read_evidence(update.parameter_evidence, due)
+        self._notice_nan(update.index, update.evidence)
         body: dict[str, Any] = {
             "update": update.index,
             "batch": update.batch_evidence.result().digest,
@@ -320,6 +337,8 @@ class Pipeline(ABC):
             steps = [self._retained[index] for index in range(snapshot.index, update.index + 1)]
         state, exact, probes_agree = snapshot.state, True, True
         for step in steps:
+            if self.queue.cancelled:
+                return
             state = self.replay(step, state)
             due = step.submission.due
             replayed = self.read_evidence(self.start_evidence(state, due), due)
@@ -389,6 +408,20 @@ class Pipeline(ABC):
                 },
             )
         return program.seq
+
+    def _notice_nan(self, index: int, evidence: LeafEvidence) -> None:
+        """Leave a warning the first time that a probe is NaN: the run goes on, and its owner should know."""
+        if self._nan_noticed:
+            return
+        for tree, probes in evidence.probes.items():
+            for leaf, probe in zip(self._schema().tree(tree), probes, strict=True):
+                if probe is not None and np.isnan(probe).any():
+                    self._nan_noticed = True
+                    self._warnings.append(
+                        f"{tree} leaf {leaf.name} holds NaN since update {index}; "
+                        "the run goes on and is recorded as it is"
+                    )
+                    return
 
     def _find_edits(self, state: Sequence[Any]) -> list[dict[str, Any]]:
         """List the leaves that are not those that the preceding update left behind."""

@@ -81,7 +81,10 @@ class JitFunction:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the function and commit the update that it makes."""
         values = self._signature.bind(args, kwargs)
-        pipeline = self._proof.jax_pipeline
+        with self._proof.update_lock:
+            return self._update(self._proof.jax_pipeline, values)
+
+    def _update(self, pipeline: JAXPipeline, values: tuple[Any, ...]) -> Any:
         leaves, tree = jax.tree.flatten([values[position] for position in self._dynamic])
         variant = self._variant(pipeline, values, leaves, tree)
         staged = variant.staged
