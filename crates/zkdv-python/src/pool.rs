@@ -38,6 +38,11 @@ pub(crate) fn run_if<T: Send>(large: bool, work: impl FnOnce() -> T + Send) -> T
     }
 }
 
+/// Whether the pool has more than one thread, so that it can be faster than its caller.
+pub(crate) fn is_parallel() -> bool {
+    pool().is_some_and(|pool| pool.current_num_threads() > 1)
+}
+
 fn pool() -> Option<&'static ThreadPool> {
     let process = process::id();
     let mut slot = &FIRST;
