@@ -231,16 +231,20 @@ impl From<&Value> for Shown {
             Value::Null => Self::Null,
             Value::Bool(value) => Self::Bool(*value),
             Value::Unsigned(number) => Self::Unsigned(*number),
-            Value::Negative(number) => {
-                i64::try_from(*number).map_or_else(|_| Self::Text(format!("-{}", u128::from(*number) + 1)), |number| Self::Signed(-1 - number))
-            }
+            Value::Negative(number) => i64::try_from(*number).map_or_else(
+                |_| Self::Text(format!("-{}", u128::from(*number) + 1)),
+                |number| Self::Signed(-1 - number),
+            ),
             Value::Float(number) if number.is_finite() => Self::Float(*number),
             Value::Float(number) => Self::Text(number.to_string()),
             Value::Text(text) => Self::Text(text.clone()),
             Value::Bytes(bytes) => Self::Text(hexadecimal(bytes)),
             Value::Array(values) => Self::List(values.iter().map(Self::from).collect()),
             Value::Map(entries) => Self::Map(ShownMap(
-                entries.iter().map(|(key, value)| (key.as_str().to_owned(), Self::from(value))).collect(),
+                entries
+                    .iter()
+                    .map(|(key, value)| (key.as_str().to_owned(), Self::from(value)))
+                    .collect(),
             )),
         }
     }
@@ -248,11 +252,13 @@ impl From<&Value> for Shown {
 
 pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
     use std::fmt::Write as _;
-    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
-        // Writing to a string does not fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    bytes
+        .iter()
+        .fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+            // Writing to a string does not fail.
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
 }
 
 #[allow(clippy::ref_option, reason = "the signature that serde calls")]

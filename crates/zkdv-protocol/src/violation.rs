@@ -113,20 +113,29 @@ pub struct Violation {
 }
 
 /// Keeps the report's shape the same whether or not there is a place.
+#[allow(clippy::ref_option, reason = "the signature that serde calls")]
 fn place_or_nulls<S: Serializer>(place: &Option<Place>, serializer: S) -> Result<S::Ok, S::Error> {
     #[derive(Serialize)]
     struct Fields {
         record: Option<u64>,
         offset: Option<u64>,
     }
-    Fields { record: place.map(|place| place.record), offset: place.map(|place| place.offset) }.serialize(serializer)
+    Fields {
+        record: place.map(|place| place.record),
+        offset: place.map(|place| place.offset),
+    }
+    .serialize(serializer)
 }
 
 impl fmt::Display for Violation {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.place {
             Some(Place { record, offset }) => {
-                write!(formatter, "{}: record {record}, byte {offset}: {}", self.code, self.message)
+                write!(
+                    formatter,
+                    "{}: record {record}, byte {offset}: {}",
+                    self.code, self.message
+                )
             }
             None => write!(formatter, "{}: {}", self.code, self.message),
         }
@@ -146,8 +155,10 @@ mod tests {
             .filter_map(|line| line.strip_prefix("| `")?.split_once("` | "))
             .map(|(name, rest)| (name.to_owned(), rest.trim_end_matches(" |").to_owned()))
             .collect();
-        let ours: Vec<(String, String)> =
-            Code::ALL.iter().map(|code| (code.as_str().to_owned(), code.meaning().to_owned())).collect();
+        let ours: Vec<(String, String)> = Code::ALL
+            .iter()
+            .map(|code| (code.as_str().to_owned(), code.meaning().to_owned()))
+            .collect();
         assert_eq!(listed, ours);
     }
 

@@ -46,7 +46,9 @@ pub struct Forge {
     pub prev: Digest,
     /// The records, in their order.
     pub records: Vec<Vec<u8>>,
-    keys: u64,
+    /// Session keys that were replaced.
+    pub rotations: u64,
+    number: u64,
 }
 
 impl Forge {
@@ -58,22 +60,24 @@ impl Forge {
             seq: 0,
             prev: Digest::ZERO,
             records: Vec::new(),
-            keys: number,
+            rotations: 0,
+            number,
         }
     }
 
     /// The key that follows the present session key.
     pub fn next_session(&self) -> TestKey {
-        TestKey::new("next session", self.keys + self.seq)
+        TestKey::new(&format!("session {}", self.rotations), self.number)
     }
 
     /// Signs and chains a body with the key that is in force, and takes over the next key that it names.
     pub fn push(&mut self, body: &Body) -> Digest {
         let payload = body.encode_payload(self.seq, &self.prev);
         let next = self.next_session();
-        let signer = match body.record_type().is_signed_by_identity() {
-            true => self.identity.clone(),
-            false => self.session.clone(),
+        let signer = if body.record_type().is_signed_by_identity() {
+            self.identity.clone()
+        } else {
+            self.session.clone()
         };
         let digest = self.push_payload(&payload, &signer);
         let named = match body {
@@ -83,6 +87,7 @@ impl Forge {
         };
         if named == Some(next.public()) {
             self.session = next;
+            self.rotations += 1;
         }
         digest
     }

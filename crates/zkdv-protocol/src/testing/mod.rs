@@ -3,6 +3,12 @@
 //! [`Forge`] signs whatever it is given, so that attacks can be made as well. [`Run`] trains honestly on top of it, and hands
 //! each body to a tamperer before it is signed, so that a lying prover's transcript is otherwise consistent.
 
+#![allow(
+    clippy::missing_panics_doc,
+    clippy::cast_possible_truncation,
+    reason = "for tests: small numbers, and a panic is a failed test"
+)]
+
 mod forge;
 mod model;
 mod run;

@@ -21,7 +21,12 @@ struct Array {
 impl Array {
     fn new(name: &'static str, dtype: Dtype, shape: &[u64]) -> Self {
         let bytes = shape.iter().product::<u64>() as usize * dtype.size_bytes();
-        Self { name, dtype, shape: shape.to_vec(), bytes: vec![0; bytes] }
+        Self {
+            name,
+            dtype,
+            shape: shape.to_vec(),
+            bytes: vec![0; bytes],
+        }
     }
 
     fn fill(&mut self, number: u64) {
@@ -99,7 +104,11 @@ impl Model {
         SchemaBody {
             parameters: leaves(&self.parameters),
             optimizer: leaves(&self.optimizer),
-            batch: BatchLayout { rows: 8, width: 65, leaves: vec![] },
+            batch: BatchLayout {
+                rows: 8,
+                width: 65,
+                leaves: vec![],
+            },
             scalars: vec!["learning_rate".to_owned()],
         }
     }
@@ -116,12 +125,18 @@ impl Model {
     }
 
     fn digests(&self, tree: Tree) -> Vec<Digest> {
-        self.arrays(tree).iter().map(|array| leaf::digest(&array.bytes)).collect()
+        self.arrays(tree)
+            .iter()
+            .map(|array| leaf::digest(&array.bytes))
+            .collect()
     }
 
     /// How many elements all leaves of a tree have.
     pub fn elements(&self, tree: Tree) -> u64 {
-        self.arrays(tree).iter().map(|array| array.shape.iter().product::<u64>()).sum()
+        self.arrays(tree)
+            .iter()
+            .map(|array| array.shape.iter().product::<u64>())
+            .sum()
     }
 
     /// The element at a coordinate and its opening.

@@ -8,9 +8,10 @@ use super::forge::{Forge, TestKey};
 use super::model::Model;
 use crate::cbor::{Key, Value};
 use crate::record::{
-    Body, Challenger, ChallengeBody, CheckBody, CheckpointBody, CloseBody, CloseReason, Commit, Configuration, Coordinate,
-    Durability, Edit, EnvironmentBody, Evidence, Overlap, ProgramBody, ProgramRole, Prover, Receipt, ResumeBody, RootBody,
-    Roots, Sampling, Scalar, Schemes, StateBody, StateReason, Tolerance, Tree, UpdateBody, Verdict,
+    Body, ChallengeBody, Challenger, CheckBody, CheckpointBody, CloseBody, CloseReason, Commit, Configuration,
+    Coordinate, Durability, Edit, EnvironmentBody, Evidence, Overlap, ProgramBody, ProgramRole, Prover, Receipt,
+    ResumeBody, RootBody, Roots, Sampling, Scalar, Schemes, StateBody, StateReason, Tolerance, Tree, UpdateBody,
+    Verdict,
 };
 
 /// What a simulated run does.
@@ -101,7 +102,10 @@ impl Settings {
     fn configuration(&self) -> Configuration {
         Configuration {
             sampling: self.sampling,
-            tolerance: Tolerance { absolute: 1e-6, relative: 1e-5 },
+            tolerance: Tolerance {
+                absolute: 1e-6,
+                relative: 1e-5,
+            },
             commit: self.commit,
             durability: Durability::Close,
             replay_snapshot_interval: self.interval,
@@ -176,7 +180,14 @@ impl<'a> Run<'a> {
             root: Digest::ZERO,
             program: 0,
             due: VecDeque::new(),
-            counts: CloseBody { updates: 0, sampled: 0, passed: 0, failed: 0, edits: 0, reason: CloseReason::Finished },
+            counts: CloseBody {
+                updates: 0,
+                sampled: 0,
+                passed: 0,
+                failed: 0,
+                edits: 0,
+                reason: CloseReason::Finished,
+            },
             standing: Vec::new(),
             done: 0,
             records: 0,
@@ -218,9 +229,16 @@ impl<'a> Run<'a> {
             identity: self.forge.identity.public(),
             session_key: self.forge.session.public(),
             ranks: 1,
-            challenger: match self.settings.receipts {
-                true => Challenger { name: "test".to_owned(), key: Some(self.challenger.public()) },
-                false => Challenger { name: Challenger::TRANSCRIPT.to_owned(), key: None },
+            challenger: if self.settings.receipts {
+                Challenger {
+                    name: "test".to_owned(),
+                    key: Some(self.challenger.public()),
+                }
+            } else {
+                Challenger {
+                    name: Challenger::TRANSCRIPT.to_owned(),
+                    key: None,
+                }
             },
             schemes: Schemes::version_1(),
             configuration: self.settings.configuration(),
@@ -248,16 +266,26 @@ impl<'a> Run<'a> {
         let entries = [
             ("framework", Value::from("test")),
             ("cpus", Value::from(2_u64)),
-            ("flags", Value::Array(vec![Value::from(-1_i64), Value::from(f64::NAN), Value::from(true)])),
+            (
+                "flags",
+                Value::Array(vec![Value::from(-1_i64), Value::from(f64::NAN), Value::from(true)]),
+            ),
             ("nested", Value::map([("bytes", Value::from(&b"\x00\xff"[..]))])),
         ];
-        let entries = entries.into_iter().map(|(key, value)| (Key::from(key), value)).collect();
+        let entries = entries
+            .into_iter()
+            .map(|(key, value)| (Key::from(key), value))
+            .collect();
         self.write(Body::Environment(EnvironmentBody { entries }));
     }
 
     fn write_state(&mut self, reason: StateReason) {
         let roots = self.model.roots([true; 4]);
-        self.write(Body::State(StateBody { updates: self.done, reason, roots }));
+        self.write(Body::State(StateBody {
+            updates: self.done,
+            reason,
+            roots,
+        }));
     }
 
     /// Remembers where the present state is recorded.
@@ -267,12 +295,17 @@ impl<'a> Run<'a> {
         self.standing.push((offset, self.forge.seq - 1, self.model.clone()));
     }
 
-    /// Writes a body as the tamperer leaves it. Gives the digest of the last record.
+    /// Writes a body as the tamperer leaves it. Gives the digest of the last record of the same type, or of all.
     pub fn write(&mut self, body: Body) -> Digest {
+        let record_type = body.record_type();
+        let mut digest = None;
         for body in (self.tamper)(body) {
-            self.forge.push(&body);
+            let pushed = self.forge.push(&body);
+            if body.record_type() == record_type {
+                digest = Some(pushed);
+            }
         }
-        self.forge.prev
+        digest.unwrap_or(self.forge.prev)
     }
 
     fn update(&mut self, update: u64) {
@@ -281,7 +314,9 @@ impl<'a> Run<'a> {
         self.model.update(update);
         let configuration = self.settings.configuration();
         let after = self.model.roots(Roots::due(&configuration, update));
-        let next_key = configuration.is_snapshot_point(update).then(|| self.forge.next_session().public());
+        let next_key = configuration
+            .is_snapshot_point(update)
+            .then(|| self.forge.next_session().public());
         let seq = self.forge.seq;
         let digest = self.write(Body::Update(UpdateBody {
             update,
@@ -299,7 +334,11 @@ impl<'a> Run<'a> {
         self.records += 1;
         self.done = update + 1;
         self.stand();
-        let randomness = if self.settings.receipts { self.answer(update, seq, digest) } else { vec![] };
+        let randomness = if self.settings.receipts {
+            self.answer(update, seq, digest)
+        } else {
+            vec![]
+        };
         self.sample(update, digest, &randomness, after);
         self.write_due(self.settings.check_delay);
     }
@@ -308,20 +347,36 @@ impl<'a> Run<'a> {
         let mut edits = Vec::new();
         if self.settings.small_edits.contains(&update) {
             let value = self.model.edit(Tree::Optimizer, 2).to_vec();
-            edits.push(Edit { tree: Tree::Optimizer, leaf: 2, digest: leaf::digest(&value), value: Some(value) });
+            edits.push(Edit {
+                tree: Tree::Optimizer,
+                leaf: 2,
+                digest: leaf::digest(&value),
+                value: Some(value),
+            });
         }
         if self.settings.large_edits.contains(&update) {
             let digest = leaf::digest(self.model.edit(Tree::Parameters, 0));
             self.write_state(StateReason::Edit);
             self.earliest_snapshot = update;
-            edits.push(Edit { tree: Tree::Parameters, leaf: 0, digest, value: None });
+            edits.push(Edit {
+                tree: Tree::Parameters,
+                leaf: 0,
+                digest,
+                value: None,
+            });
         }
         edits
     }
 
     fn answer(&mut self, update: u64, seq: u64, digest: Digest) -> Vec<u8> {
         let randomness = *blake3::hash(&update.to_be_bytes()).as_bytes();
-        let receipt = Receipt { root: self.root, seq, record: digest, randomness, time: 1 };
+        let receipt = Receipt {
+            root: self.root,
+            seq,
+            record: digest,
+            randomness,
+            time: 1,
+        };
         let receipt = receipt.seal(&self.challenger).expect("a key in memory signs");
         self.write(Body::Challenge(ChallengeBody { update, receipt }));
         randomness.to_vec()
@@ -333,10 +388,17 @@ impl<'a> Run<'a> {
             Sampling::Every(every) => challenge::Sampling::Every(every),
         };
         let [parameters, optimizer] = [Tree::Parameters, Tree::Optimizer].map(|tree| self.model.elements(tree));
-        let draw = challenge::draw(&digest, randomness, &sampling, update, parameters, optimizer).expect("a valid rule");
+        let draw =
+            challenge::draw(&digest, randomness, &sampling, update, parameters, optimizer).expect("a valid rule");
         if draw.sampled {
             self.counts.sampled += 1;
-            self.due.push_back(Due { update, draw, model: self.model.clone(), roots, at: self.records });
+            self.due.push_back(Due {
+                update,
+                draw,
+                model: self.model.clone(),
+                roots,
+                at: self.records,
+            });
         }
     }
 
@@ -361,23 +423,38 @@ impl<'a> Run<'a> {
         let mut coordinate = |tree: Tree, index: Option<u64>, root: Option<Digest>| {
             let index = index?;
             if !with_values {
-                return Some(Coordinate { index, committed: None, replayed: None, opening: None });
+                return Some(Coordinate {
+                    index,
+                    committed: None,
+                    replayed: None,
+                    opening: None,
+                });
             }
             let (committed, opening) = due.model.open(tree, index);
             let mut replayed = committed.clone();
             if due.model.is_float(tree, index) {
                 let value = f32::from_le_bytes(committed[..].try_into().expect("four bytes"));
-                let moved = if style == CheckStyle::Failing { value + 1.0 } else { value + 1e-6 };
+                let moved = if style == CheckStyle::Failing {
+                    value + 1.0
+                } else {
+                    value + 1e-6
+                };
                 distance = distance.max((f64::from(moved) - f64::from(value)).abs());
                 replayed = moved.to_le_bytes().to_vec();
             }
-            Some(Coordinate { index, committed: Some(committed), replayed: Some(replayed), opening: root.map(|_| opening) })
+            Some(Coordinate {
+                index,
+                committed: Some(committed),
+                replayed: Some(replayed),
+                opening: root.map(|_| opening),
+            })
         };
         let parameter = coordinate(Tree::Parameters, due.draw.parameter, due.roots.parameters);
         let optimizer = coordinate(Tree::Optimizer, due.draw.optimizer, due.roots.optimizer);
         CheckBody {
             update: due.update,
-            snapshot: (due.update / self.settings.interval * self.settings.interval).max(self.earliest_snapshot.min(due.update)),
+            snapshot: (due.update / self.settings.interval * self.settings.interval)
+                .max(self.earliest_snapshot.min(due.update)),
             exact: style == CheckStyle::Exact,
             verdict: match style {
                 CheckStyle::Exact | CheckStyle::Tolerant => Verdict::Passed,
@@ -402,7 +479,15 @@ impl<'a> Run<'a> {
         self.done = keep;
         let linked = keep == 0 || self.settings.commit == Commit::Every || keep.is_multiple_of(self.settings.interval);
         let session_key = self.forge.next_session().public();
-        self.write(Body::Resume(ResumeBody { torn: 0, updates: keep, record, offset, linked, session_key, ranks: None }));
+        self.write(Body::Resume(ResumeBody {
+            torn: 0,
+            updates: keep,
+            record,
+            offset,
+            linked,
+            session_key,
+            ranks: None,
+        }));
         self.write_environment();
         self.write_state(StateReason::Resume);
         self.earliest_snapshot = keep;
@@ -453,7 +538,9 @@ impl Run<'_> {
     fn stream_update(&mut self, update: u64, roots: &[Roots; 2]) {
         let configuration = self.settings.configuration();
         let after = roots[usize::from(Roots::due(&configuration, update)[2])];
-        let next_key = configuration.is_snapshot_point(update).then(|| self.forge.next_session().public());
+        let next_key = configuration
+            .is_snapshot_point(update)
+            .then(|| self.forge.next_session().public());
         let digest = self.write(Body::Update(UpdateBody {
             update,
             batch: leaf::digest(&update.to_le_bytes()),

@@ -39,7 +39,12 @@ pub(crate) struct Boundaries {
 
 impl Boundaries {
     pub(crate) fn new() -> Self {
-        Self { places: Vec::new(), stride: 1, records: 0, known: BTreeMap::new() }
+        Self {
+            places: Vec::new(),
+            stride: 1,
+            records: 0,
+            known: BTreeMap::new(),
+        }
     }
 
     /// Notes that a record starts here. Places are given in order.
@@ -76,11 +81,15 @@ impl Boundaries {
 
     fn find(&self, offset: u64, lookup: &mut dyn Lookup) -> io::Result<Option<Standing>> {
         let after = self.places.partition_point(|&place| place <= offset);
-        let Some(mut at) = after.checked_sub(1).map(|index| self.places[index]) else { return Ok(None) };
+        let Some(mut at) = after.checked_sub(1).map(|index| self.places[index]) else {
+            return Ok(None);
+        };
         let mut head = [0; LONGEST_HEAD_BYTES];
         loop {
             let got = lookup.read_at(at, &mut head)?;
-            let Some(length) = frame::declared_length(&head[..got]) else { return Ok(None) };
+            let Some(length) = frame::declared_length(&head[..got]) else {
+                return Ok(None);
+            };
             if at == offset {
                 let mut bytes = vec![0; length];
                 let got = lookup.read_at(offset, &mut bytes)?;
@@ -103,5 +112,9 @@ fn standing(bytes: &[u8]) -> Option<Standing> {
         Body::State(state) => (state.updates, state.roots),
         _ => return None,
     };
-    Some(Standing { seq: payload.seq, updates, roots })
+    Some(Standing {
+        seq: payload.seq,
+        updates,
+        roots,
+    })
 }

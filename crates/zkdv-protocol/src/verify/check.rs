@@ -25,19 +25,26 @@ pub(crate) fn judge(
     if shape.is_err() {
         return shape.err().into_iter().collect();
     }
-    let values = layout.map_or(Ok(()), |layout| judge_values(body, committed, draw, configuration.tolerance, layout));
-    [judge_tolerance(body, configuration), judge_snapshot(body, committed, configuration), values]
-        .into_iter()
-        .filter_map(Result::err)
-        .collect()
+    let values = layout.map_or(Ok(()), |layout| {
+        judge_values(body, committed, draw, configuration.tolerance, layout)
+    });
+    [
+        judge_tolerance(body, configuration),
+        judge_snapshot(body, committed, configuration),
+        values,
+    ]
+    .into_iter()
+    .filter_map(Result::err)
+    .collect()
 }
 
 /// What stands in a check depends on how it ended.
 fn judge_shape(body: &CheckBody) -> Result<(), Finding> {
     let coordinates = || [&body.parameter, &body.optimizer].into_iter().flatten();
     let has_values = |coordinate: &Coordinate| coordinate.committed.is_some() && coordinate.replayed.is_some();
-    let has_any =
-        |coordinate: &Coordinate| coordinate.committed.is_some() || coordinate.replayed.is_some() || coordinate.opening.is_some();
+    let has_any = |coordinate: &Coordinate| {
+        coordinate.committed.is_some() || coordinate.replayed.is_some() || coordinate.opening.is_some()
+    };
     let message = if body.exact {
         let bare = !coordinates().any(has_any) && body.distance.is_none() && body.probes.is_none();
         (!bare).then_some("an exact check carries no values, openings, distance or probes, this one does")
@@ -70,13 +77,17 @@ fn judge_tolerance(body: &CheckBody, configuration: &Configuration) -> Result<()
 
 fn judge_snapshot(body: &CheckBody, committed: &Committed, configuration: &Configuration) -> Result<(), Finding> {
     let (update, snapshot, interval) = (body.update, body.snapshot, configuration.replay_snapshot_interval);
-    let earliest = committed.earliest_snapshot.max(update.saturating_add(1).saturating_sub(interval));
+    let earliest = committed
+        .earliest_snapshot
+        .max(update.saturating_add(1).saturating_sub(interval));
     if (earliest..=update).contains(&snapshot) {
         return Ok(());
     }
     Err((
         Code::CheckSnapshot,
-        format!("update {update} can be replayed from snapshots {earliest} to {update}, the check started from {snapshot}"),
+        format!(
+            "update {update} can be replayed from snapshots {earliest} to {update}, the check started from {snapshot}"
+        ),
     ))
 }
 
@@ -92,7 +103,10 @@ fn judge_values(
     if body.exact {
         return match body.verdict {
             Verdict::Passed => Ok(()),
-            other => Err((Code::CheckTolerance, format!("an exact check passes, this one is recorded as {other}"))),
+            other => Err((
+                Code::CheckTolerance,
+                format!("an exact check passes, this one is recorded as {other}"),
+            )),
         };
     }
     if body.verdict == Verdict::Unresolved {
@@ -141,7 +155,12 @@ fn judge_coordinate(
     layout: &TreeLayout,
     tolerance: Tolerance,
 ) -> Result<Comparison, Finding> {
-    let invalid = |why: &str| Err((Code::CheckOpening, format!("{tree} coordinate {}: {why}", coordinate.index)));
+    let invalid = |why: &str| {
+        Err((
+            Code::CheckOpening,
+            format!("{tree} coordinate {}: {why}", coordinate.index),
+        ))
+    };
     let (Some(committed), Some(replayed)) = (&coordinate.committed, &coordinate.replayed) else {
         return invalid("the committed or the replayed element is not given");
     };
@@ -158,13 +177,15 @@ fn judge_coordinate(
         (None, Some(_)) => return invalid("there is an opening, and no committed root that it could lead to"),
         (None, None) => {}
     }
-    match element::compare(located.leaf.dtype, committed, replayed, tolerance) {
-        Some(comparison) => Ok(comparison),
-        None => {
-            let (dtype, size) = (located.leaf.dtype, located.leaf.dtype.size_bytes());
-            invalid(&format!("an element of dtype {dtype} has {size} bytes, {} and {} are given", committed.len(), replayed.len()))
-        }
-    }
+    let dtype = located.leaf.dtype;
+    element::compare(dtype, committed, replayed, tolerance)
+        .ok_or(())
+        .or_else(|()| {
+            let (size, committed, replayed) = (dtype.size_bytes(), committed.len(), replayed.len());
+            invalid(&format!(
+                "an element of dtype {dtype} has {size} bytes, {committed} and {replayed} are given"
+            ))
+        })
 }
 
 fn judge_opening(
@@ -188,7 +209,10 @@ fn judge_opening(
     }
     let size = located.leaf.dtype.size_bytes();
     // A leaf whose bytes fit 64 bits has elements whose offsets do.
-    let length = located.leaf.bytes().ok_or("its leaf has more bytes than can be addressed")?;
+    let length = located
+        .leaf
+        .bytes()
+        .ok_or("its leaf has more bytes than can be addressed")?;
     let offset = located.element * size as u64;
     let chunk_bytes = chunk::CHUNK_BYTES as u64;
     if opening.chunk != offset / chunk_bytes {
@@ -211,7 +235,10 @@ fn judge_verdict(body: &CheckBody, within: bool, largest: f64) -> Result<(), Fin
     if body.verdict != expected {
         return Err((
             Code::CheckTolerance,
-            format!("values and probes of update {} give {expected}, the check is recorded as {}", body.update, body.verdict),
+            format!(
+                "values and probes of update {} give {expected}, the check is recorded as {}",
+                body.update, body.verdict
+            ),
         ));
     }
     match body.distance {

@@ -53,13 +53,18 @@ impl Verifier<'_> {
             && !self.findings.has(Code::RecordAfterClose)
         {
             let head = self.head.map_or_else(|| "none".to_owned(), |head| head.to_string());
-            self.findings.add_overall(Code::HeadMismatch, format!("expected the head {pinned}, the last record has {head}"));
+            self.findings.add_overall(
+                Code::HeadMismatch,
+                format!("expected the head {pinned}, the last record has {head}"),
+            );
         }
     }
 
     fn judge_programs(&mut self) {
         let findings = &mut self.findings;
-        let looked = self.programs.check_files(self.lookup, |code, place, message| findings.add(code, place, message));
+        let looked = self
+            .programs
+            .check_files(self.lookup, |code, place, message| findings.add(code, place, message));
         if !looked {
             findings.warn("sealed programs were not looked at: the transcript was given without its folder");
         }
@@ -98,6 +103,11 @@ impl Verifier<'_> {
     }
 
     fn warn(&mut self) {
+        if let Some(record) = self.trust.unjudged_from {
+            self.findings.warn(format!(
+                "the record that names the key in force was lost or changed: what is signed from record {record} on cannot be judged until a later record names a key"
+            ));
+        }
         let Some(root) = &self.root else { return };
         match root.body.configuration.sampling {
             Sampling::Every(every) => self.findings.warn(format!(
@@ -112,10 +122,13 @@ impl Verifier<'_> {
             );
         }
         if self.options.identity.is_none() {
-            self.findings.warn("the identity is not pinned: anyone could have made this transcript");
+            self.findings
+                .warn("the identity is not pinned: anyone could have made this transcript");
         }
         if self.environment.is_none() && !self.findings.any() && self.totals.records > 1 {
-            self.findings.warn(format!("the environment takes more than {MAX_ENVIRONMENT_BYTES} bytes and is not repeated here"));
+            self.findings.warn(format!(
+                "the environment takes more than {MAX_ENVIRONMENT_BYTES} bytes and is not repeated here"
+            ));
         }
     }
 
@@ -128,13 +141,18 @@ impl Verifier<'_> {
             });
         }
         if self.torn_bytes > 0 {
-            reasons.push(format!("the last {} bytes are a record that is not whole", self.torn_bytes));
+            reasons.push(format!(
+                "the last {} bytes are a record that is not whole",
+                self.torn_bytes
+            ));
         }
         if self.totals.unresolved > abandoned {
             reasons.push(format!("{} checks are unresolved", self.totals.unresolved - abandoned));
         }
         if abandoned > 0 {
-            reasons.push(format!("{abandoned} sampled updates were abandoned unchecked by a resume"));
+            reasons.push(format!(
+                "{abandoned} sampled updates were abandoned unchecked by a resume"
+            ));
         }
         if self.totals.unlinked > 0 {
             reasons.push(format!(
@@ -193,8 +211,10 @@ impl Verifier<'_> {
             }),
             commit: configuration.map(|configuration| configuration.commit.as_str()),
             replay_snapshot_interval: configuration.map(|configuration| configuration.replay_snapshot_interval),
-            challenger: body
-                .map(|body| ChallengerReport { name: body.challenger.name.clone(), key: body.challenger.key }),
+            challenger: body.map(|body| ChallengerReport {
+                name: body.challenger.name.clone(),
+                key: body.challenger.key,
+            }),
             programs: self.programs.report(),
             resumes: totals.resumes,
             unlinked: totals.unlinked,

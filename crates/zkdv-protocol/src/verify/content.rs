@@ -12,8 +12,8 @@ use super::ledger::{Answered, Committed, Due, Missed};
 use super::order::{Misplaced, Order};
 use super::verifier::{RootFacts, Terms, Verifier};
 use crate::record::{
-    Body, ChallengeBody, CheckBody, CheckpointBody, CloseBody, CloseReason, EnvironmentBody, ProgramBody, Receipt, ResumeBody,
-    RootBody, Roots, Sampling, SchemaBody, StateBody, StateReason, Tree, UpdateBody, Verdict,
+    Body, ChallengeBody, CheckBody, CheckpointBody, CloseBody, CloseReason, EnvironmentBody, ProgramBody, Receipt,
+    ResumeBody, RootBody, Roots, Sampling, SchemaBody, StateBody, StateReason, Tree, UpdateBody, Verdict,
 };
 use crate::report::{EditReport, MAX_EDITS, MAX_ENVIRONMENT_BYTES, Shown, hexadecimal};
 use crate::violation::{Code, Place};
@@ -29,14 +29,15 @@ impl Verifier<'_> {
         receipt: Option<Result<Receipt, String>>,
     ) {
         if !matches!(body, Body::Root(_)) {
-            if place.record == 0 {
-                self.findings.add(Code::OrderInvalid, place, format!("the first record is a root, here is {}", body.record_type()));
-                self.lose();
-            }
             let misplaced = self.order.record(body.record_type());
             self.misplaced(place, misplaced);
         }
         match body {
+            Body::Root(_) if self.root.is_some() => {
+                self.findings
+                    .add(Code::OrderInvalid, place, "a root record stands first, and only there");
+                self.lose();
+            }
             Body::Root(body) => self.root(place, digest, *body),
             Body::Environment(body) => self.environment(&body),
             Body::Schema(body) => self.schema(place, body),
@@ -81,19 +82,16 @@ impl Verifier<'_> {
         }
     }
 
-    fn root(&mut self, place: Place, digest: Digest, body: RootBody) {
-        if place.record > 0 && self.root.is_some() && self.terms.is_some() {
-            // Not numbered 0, or `begin_again` would have reset the terms.
-            self.findings.add(Code::OrderInvalid, place, "a root record stands first, and only there");
-            self.lose();
-            return;
-        }
+    pub(super) fn root(&mut self, place: Place, digest: Digest, body: RootBody) {
         self.order = Order::new();
         let pinned = self.options.identity.filter(|pinned| *pinned != body.identity);
         if let Some(pinned) = pinned
             && self.root.is_none()
         {
-            let message = format!("expected the identity {pinned}, the transcript is signed by {}", body.identity);
+            let message = format!(
+                "expected the identity {pinned}, the transcript is signed by {}",
+                body.identity
+            );
             self.findings.add(Code::IdentityMismatch, place, message);
         }
         let valid = body.validate();
@@ -106,7 +104,10 @@ impl Verifier<'_> {
         }
         self.totals.ranks.get_or_insert(body.ranks);
         if self.root.is_none() {
-            self.root = Some(RootFacts { digest, body: body.clone() });
+            self.root = Some(RootFacts {
+                digest,
+                body: body.clone(),
+            });
         }
         self.terms = valid.is_ok().then_some(Terms { root: digest, body });
         self.earliest_snapshot = 0;
@@ -132,7 +133,10 @@ impl Verifier<'_> {
 
     fn program(&mut self, place: Place, seq: u64, body: &ProgramBody) {
         if !self.programs.add(place, seq, body) {
-            let message = format!("a transcript has at most {} program records", crate::limits::MAX_PROGRAMS);
+            let message = format!(
+                "a transcript has at most {} program records",
+                crate::limits::MAX_PROGRAMS
+            );
             self.findings.add(Code::OrderInvalid, place, message);
             self.programs.lose();
         }
@@ -141,7 +145,12 @@ impl Verifier<'_> {
     fn state(&mut self, place: Place, body: &StateBody) {
         let misplaced = self.order.state(body.reason, body.updates);
         self.misplaced(place, misplaced);
-        self.judge_roots_due(place, &body.roots, [true; 4], &format!("a state with reason {}", body.reason));
+        self.judge_roots_due(
+            place,
+            &body.roots,
+            [true; 4],
+            &format!("a state with reason {}", body.reason),
+        );
         if body.reason != StateReason::Edit {
             for ((name, last), (_, now)) in self.roots.entries().into_iter().zip(body.roots.entries()) {
                 if let (Some(last), Some(now)) = (last, now)
@@ -160,9 +169,10 @@ impl Verifier<'_> {
         let names = roots.entries().map(|(name, _)| name);
         for ((name, present), due) in names.into_iter().zip(roots.present()).zip(due) {
             if present != due {
-                let message = match due {
-                    true => format!("the root {name} is due in {what}, and missing"),
-                    false => format!("the root {name} is not due in {what}, and there"),
+                let message = if due {
+                    format!("the root {name} is due in {what}, and missing")
+                } else {
+                    format!("the root {name} is not due in {what}, and there")
                 };
                 self.findings.add(Code::RootsDue, place, message);
                 return;
@@ -176,21 +186,30 @@ impl Verifier<'_> {
         self.misplaced(place, misplaced);
         self.totals.updates += 1;
         if !self.programs.run(body.program) {
-            let message = format!("update {update} names seq {} as its program, where no program with role replay is recorded", body.program);
+            let message = format!(
+                "update {update} names seq {} as its program, where no program with role replay is recorded",
+                body.program
+            );
             self.findings.add(Code::ProgramUnknown, place, message);
         }
+        let mut next_key_wrong = false;
         if let Some(terms) = &self.terms {
             let configuration = &terms.body.configuration;
             let due = Roots::due(configuration, update);
             let key_due = configuration.is_snapshot_point(update);
             self.judge_roots_due(place, &body.after, due, &format!("update {update}"));
             if body.next_key.is_some() != key_due {
-                let message = match key_due {
-                    true => format!("a next session key is due in update {update}, and missing"),
-                    false => format!("no next session key is due in update {update}, and there is one"),
+                let message = if key_due {
+                    format!("a next session key is due in update {update}, and missing")
+                } else {
+                    format!("no next session key is due in update {update}, and there is one")
                 };
                 self.findings.add(Code::NextKeyDue, place, message);
+                next_key_wrong = true;
             }
+        }
+        if next_key_wrong {
+            self.doubt_key();
         }
         if !body.edits.is_empty() {
             self.edits(place, body);
@@ -210,15 +229,21 @@ impl Verifier<'_> {
             fingerprint,
         };
         match &self.terms {
-            None => self.ledger.enter_unknown(),
+            None => {
+                self.trust.counts_differ = true;
+                self.ledger.enter_unknown();
+            }
             Some(terms) if terms.body.challenger.gives_receipts() => {
-                self.ledger.enter_awaiting(committed, terms.body.configuration.max_in_flight);
+                self.ledger
+                    .enter_awaiting(committed, terms.body.configuration.max_in_flight);
             }
             Some(terms) => {
                 let lag = terms.body.configuration.max_check_lag;
-                match self.draw(terms, &committed, &[]) {
-                    Some(draw) => self.totals.sampled += u64::from(self.ledger.enter_drawn(committed, draw, lag)),
-                    None => self.ledger.enter_unknown(),
+                if let Some(draw) = self.draw(terms, &committed, &[]) {
+                    self.totals.sampled += u64::from(self.ledger.enter_drawn(committed, draw, lag));
+                } else {
+                    self.trust.counts_differ = true;
+                    self.ledger.enter_unknown();
                 }
             }
         }
@@ -241,7 +266,15 @@ impl Verifier<'_> {
             Sampling::Every(every) => challenge::Sampling::Every(every),
         };
         let [parameters, optimizer] = [Tree::Parameters, Tree::Optimizer].map(|tree| layout.tree(tree).elements());
-        challenge::draw(&committed.digest, randomness, &sampling, committed.update, parameters, optimizer).ok()
+        challenge::draw(
+            &committed.digest,
+            randomness,
+            &sampling,
+            committed.update,
+            parameters,
+            optimizer,
+        )
+        .ok()
     }
 
     fn edits(&mut self, place: Place, body: &UpdateBody) {
@@ -254,7 +287,10 @@ impl Verifier<'_> {
         let mut seen = BTreeSet::new();
         let mut wrong = None;
         for edit in &body.edits {
-            let leaf = self.layout.as_ref().map(|layout| layout.tree(edit.tree).leaf(edit.leaf));
+            let leaf = self
+                .layout
+                .as_ref()
+                .map(|layout| layout.tree(edit.tree).leaf(edit.leaf));
             if self.totals.edits.first.len() < MAX_EDITS {
                 self.totals.edits.first.push(EditReport {
                     update: body.update,
@@ -267,7 +303,10 @@ impl Verifier<'_> {
                 });
             }
             if !seen.insert((edit.tree as u8, edit.leaf)) {
-                wrong.get_or_insert(format!("leaf {} of {} is edited twice in update {}", edit.leaf, edit.tree, body.update));
+                wrong.get_or_insert(format!(
+                    "leaf {} of {} is edited twice in update {}",
+                    edit.leaf, edit.tree, body.update
+                ));
             }
             match (leaf, &edit.value) {
                 (Some(None), _) => {
@@ -299,7 +338,10 @@ impl Verifier<'_> {
         let update = body.update;
         let Some(terms) = &self.terms else { return };
         if !terms.body.challenger.gives_receipts() {
-            let message = format!("the challenger \"{}\" gives no receipts, here is one", terms.body.challenger.name);
+            let message = format!(
+                "the challenger \"{}\" gives no receipts, here is one",
+                terms.body.challenger.name
+            );
             self.findings.add(Code::ChallengeUnexpected, place, message);
             return;
         }
@@ -320,7 +362,10 @@ impl Verifier<'_> {
         let wrong = match receipt {
             Some(Ok(receipt)) => match () {
                 () if receipt.root != terms.root => Err(format!("it is for the run {}", receipt.root)),
-                () if receipt.seq != committed.seq => Err(format!("it is for seq {}, the update is at {}", receipt.seq, committed.seq)),
+                () if receipt.seq != committed.seq => Err(format!(
+                    "it is for seq {}, the update is at {}",
+                    receipt.seq, committed.seq
+                )),
                 () if receipt.record != committed.digest => Err(format!("it is for the record {}", receipt.record)),
                 () => Ok(receipt),
             },
@@ -330,7 +375,11 @@ impl Verifier<'_> {
         match wrong {
             Err(why) => {
                 self.trust.counts_differ = true;
-                self.findings.add(Code::ChallengeInvalid, place, format!("the receipt for update {update}: {why}"));
+                self.findings.add(
+                    Code::ChallengeInvalid,
+                    place,
+                    format!("the receipt for update {update}: {why}"),
+                );
             }
             Ok(receipt) => {
                 let lag = terms.body.configuration.max_check_lag;
@@ -353,7 +402,13 @@ impl Verifier<'_> {
             Due::InTime(owed) => {
                 self.ledger.settle_abandoned(&owed.committed);
                 let Some(terms) = &self.terms else { return };
-                let wrong = check::judge(body, &owed.committed, owed.draw, &terms.body.configuration, self.layout.as_ref());
+                let wrong = check::judge(
+                    body,
+                    &owed.committed,
+                    owed.draw,
+                    &terms.body.configuration,
+                    self.layout.as_ref(),
+                );
                 let sound = wrong.is_empty();
                 for (code, message) in wrong {
                     self.findings.add(code, place, message);
@@ -366,13 +421,34 @@ impl Verifier<'_> {
             Due::Unknown => return,
             Due::Late(owed) => {
                 self.ledger.settle_abandoned(&owed.committed);
-                (Code::CheckLate, format!("the check of update {update} (record {}) comes after the allowed lag", owed.committed.place.record))
+                (
+                    Code::CheckLate,
+                    format!(
+                        "the check of update {update} (record {}) comes after the allowed lag",
+                        owed.committed.place.record
+                    ),
+                )
             }
-            Due::LongLate => (Code::CheckLate, format!("the check of update {update} comes after the allowed lag")),
-            Due::Duplicate => (Code::CheckDuplicate, format!("update {update} has been checked already")),
-            Due::NotSampled => (Code::CheckUnexpected, format!("update {update} was not sampled, here is a check of it")),
-            Due::BeforeReceipt => (Code::OrderInvalid, format!("a check of update {update} stands before its receipt")),
-            Due::BeforeUpdate => (Code::OrderInvalid, format!("a check of update {update} stands before the update")),
+            Due::LongLate => (
+                Code::CheckLate,
+                format!("the check of update {update} comes after the allowed lag"),
+            ),
+            Due::Duplicate => (
+                Code::CheckDuplicate,
+                format!("update {update} has been checked already"),
+            ),
+            Due::NotSampled => (
+                Code::CheckUnexpected,
+                format!("update {update} was not sampled, here is a check of it"),
+            ),
+            Due::BeforeReceipt => (
+                Code::OrderInvalid,
+                format!("a check of update {update} stands before its receipt"),
+            ),
+            Due::BeforeUpdate => (
+                Code::OrderInvalid,
+                format!("a check of update {update} stands before the update"),
+            ),
         };
         self.trust.counts_differ |= code != Code::CheckLate;
         self.findings.add(code, place, message);
@@ -403,7 +479,7 @@ impl Verifier<'_> {
             Err(None) => Roots::default(),
             Err(Some(message)) => {
                 self.findings.add(Code::ResumeInvalid, place, message);
-                self.trust.counts_differ = true;
+                self.lose();
                 Roots::default()
             }
         };
@@ -419,28 +495,51 @@ impl Verifier<'_> {
             return Err(Some(format!("a transcript has at most {MAX_RESUMES} resume records")));
         }
         if self.order.updates().is_some_and(|updates| body.updates > updates) {
-            return Err(Some(format!("it keeps {} updates, there are fewer before it", body.updates)));
+            return Err(Some(format!(
+                "it keeps {} updates, there are fewer before it",
+                body.updates
+            )));
         }
-        let found = if body.offset < place.offset { self.boundaries.standing_at(body.offset, self.lookup) } else { Ok(None) };
+        let found = if body.offset < place.offset {
+            self.boundaries.standing_at(body.offset, self.lookup)
+        } else {
+            Ok(None)
+        };
         let standing = match found {
             Ok(Some(standing)) => standing,
             Ok(None) if self.trust.records_lost => return Err(None),
             Ok(None) => {
-                return Err(Some(format!("no update or state record starts at byte {} before it", body.offset)));
+                return Err(Some(format!(
+                    "no update or state record starts at byte {} before it",
+                    body.offset
+                )));
             }
             Err(error) => {
-                self.findings.warn(format!("byte {} could not be read again: {error}", body.offset));
-                return Err(Some(format!("the record at byte {} could not be read again", body.offset)));
+                self.findings
+                    .warn(format!("byte {} could not be read again: {error}", body.offset));
+                return Err(Some(format!(
+                    "the record at byte {} could not be read again",
+                    body.offset
+                )));
             }
         };
         if standing.seq != body.record {
-            return Err(Some(format!("the record at byte {} has seq {}, it names {}", body.offset, standing.seq, body.record)));
+            return Err(Some(format!(
+                "the record at byte {} has seq {}, it names {}",
+                body.offset, standing.seq, body.record
+            )));
         }
         if standing.updates != body.updates {
-            return Err(Some(format!("{} updates stood at seq {}, it keeps {}", standing.updates, body.record, body.updates)));
+            return Err(Some(format!(
+                "{} updates stood at seq {}, it keeps {}",
+                standing.updates, body.record, body.updates
+            )));
         }
         if body.linked && standing.roots.optimizer.is_none() {
-            return Err(Some(format!("no optimizer state is committed at seq {}, and it calls itself linked", body.record)));
+            return Err(Some(format!(
+                "no optimizer state is committed at seq {}, and it calls itself linked",
+                body.record
+            )));
         }
         Ok(standing.roots)
     }
@@ -481,6 +580,10 @@ fn describe_failure(body: &CheckBody) -> String {
         "the replay of update {} differs by up to {:?}, {} probes",
         body.update,
         body.distance.unwrap_or(f64::NAN),
-        if body.probes == Some(true) { "within tolerance in its" } else { "and beyond tolerance in its" }
+        if body.probes == Some(true) {
+            "within tolerance in its"
+        } else {
+            "and beyond tolerance in its"
+        }
     )
 }

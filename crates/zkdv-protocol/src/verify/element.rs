@@ -23,7 +23,10 @@ pub(crate) fn compare(dtype: Dtype, committed: &[u8], replayed: &[u8], tolerance
         (Element::Exact(a), Element::Exact(b)) => {
             #[allow(clippy::cast_precision_loss, reason = "the protocol's arithmetic is binary64")]
             let distance = (a as f64 - b as f64).abs();
-            Comparison { within: a == b, distance }
+            Comparison {
+                within: a == b,
+                distance,
+            }
         }
         (Element::Real(a), Element::Real(b)) => compare_numbers(a, b, tolerance),
         (Element::Complex(a), Element::Complex(b)) => {
@@ -42,13 +45,22 @@ fn compare_numbers(a: f64, b: f64, tolerance: Tolerance) -> Comparison {
     #[allow(clippy::float_cmp, reason = "an infinity agrees with itself alone")]
     let same = (a.is_nan() && b.is_nan()) || a == b;
     if same {
-        return Comparison { within: true, distance: 0.0 };
+        return Comparison {
+            within: true,
+            distance: 0.0,
+        };
     }
     if !(a.is_finite() && b.is_finite()) {
-        return Comparison { within: false, distance: f64::INFINITY };
+        return Comparison {
+            within: false,
+            distance: f64::INFINITY,
+        };
     }
     let distance = (a - b).abs();
-    Comparison { within: distance <= tolerance.absolute + tolerance.relative * a.abs().max(b.abs()), distance }
+    Comparison {
+        within: distance <= tolerance.absolute + tolerance.relative * a.abs().max(b.abs()),
+        distance,
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -75,12 +87,16 @@ impl Element {
             Dtype::Float32 => Self::Real(f32::from_le_bytes(bytes.try_into().ok()?).into()),
             Dtype::Float64 => Self::Real(f64::from_le_bytes(bytes.try_into().ok()?)),
             Dtype::Complex64 => {
-                let (parts, []) = bytes.as_chunks::<4>() else { return None };
+                let (parts, []) = bytes.as_chunks::<4>() else {
+                    return None;
+                };
                 let parts: [[u8; 4]; 2] = parts.try_into().ok()?;
                 Self::Complex(parts.map(|part| f32::from_le_bytes(part).into()))
             }
             Dtype::Complex128 => {
-                let (parts, []) = bytes.as_chunks::<8>() else { return None };
+                let (parts, []) = bytes.as_chunks::<8>() else {
+                    return None;
+                };
                 let parts: [[u8; 8]; 2] = parts.try_into().ok()?;
                 Self::Complex(parts.map(f64::from_le_bytes))
             }
@@ -105,7 +121,7 @@ enum Special {
 
 /// The value of an 8-bit float (the formats of the OCP 8-bit floating point and microscaling specifications, and the
 /// `fnuz` ones of arXiv:2206.02915).
-fn float8(dtype: Dtype, bits: u8) -> Option<f64> {
+fn float8(dtype: Dtype, pattern: u8) -> Option<f64> {
     let (mantissa_bits, bias, special) = match dtype {
         Dtype::Float8E3m4 => (4, 3, Special::Ieee),
         Dtype::Float8E4m3 => (3, 7, Special::Ieee),
@@ -114,16 +130,16 @@ fn float8(dtype: Dtype, bits: u8) -> Option<f64> {
         Dtype::Float8E4m3fnuz => (3, 8, Special::FiniteUnsignedZero),
         Dtype::Float8E5m2 => (2, 15, Special::Ieee),
         Dtype::Float8E5m2fnuz => (2, 16, Special::FiniteUnsignedZero),
-        Dtype::Float8E8m0fnu if bits == 0xff => return Some(f64::NAN),
-        Dtype::Float8E8m0fnu => return Some(power_of_two(i32::from(bits) - 127)),
+        Dtype::Float8E8m0fnu if pattern == 0xff => return Some(f64::NAN),
+        Dtype::Float8E8m0fnu => return Some(power_of_two(i32::from(pattern) - 127)),
         _ => return None,
     };
-    let magnitude = bits & 0x7f;
+    let magnitude = pattern & 0x7f;
     let mantissa = magnitude & ((1 << mantissa_bits) - 1);
     let exponent = magnitude >> mantissa_bits;
     let highest = 0x7f >> mantissa_bits;
     let value = match special {
-        Special::FiniteUnsignedZero if bits == 0x80 => f64::NAN,
+        Special::FiniteUnsignedZero if pattern == 0x80 => f64::NAN,
         Special::Finite if magnitude == 0x7f => f64::NAN,
         Special::Ieee if exponent == highest && mantissa == 0 => f64::INFINITY,
         Special::Ieee if exponent == highest => f64::NAN,
@@ -133,7 +149,7 @@ fn float8(dtype: Dtype, bits: u8) -> Option<f64> {
             implicit * power_of_two(i32::from(exponent) - bias - mantissa_bits)
         }
     };
-    Some(if bits & 0x80 == 0 { value } else { -value })
+    Some(if pattern & 0x80 == 0 { value } else { -value })
 }
 
 /// `2^exponent`, exactly, for exponents of 8-bit floats.
@@ -146,8 +162,14 @@ fn power_of_two(exponent: i32) -> f64 {
 mod tests {
     use super::*;
 
-    const EXACT: Tolerance = Tolerance { absolute: 0.0, relative: 0.0 };
-    const LOOSE: Tolerance = Tolerance { absolute: 0.5, relative: 0.25 };
+    const EXACT: Tolerance = Tolerance {
+        absolute: 0.0,
+        relative: 0.0,
+    };
+    const LOOSE: Tolerance = Tolerance {
+        absolute: 0.5,
+        relative: 0.25,
+    };
 
     fn within(a: f64, b: f64, tolerance: Tolerance) -> bool {
         let comparison = compare(Dtype::Float64, &a.to_le_bytes(), &b.to_le_bytes(), tolerance).unwrap();
@@ -176,10 +198,18 @@ mod tests {
 
     #[test]
     fn integers_and_booleans_agree_only_exactly() {
-        for (dtype, bytes) in [(Dtype::Bool, 1), (Dtype::Int8, 1), (Dtype::Uint64, 8), (Dtype::Int64, 8)] {
+        for (dtype, bytes) in [
+            (Dtype::Bool, 1),
+            (Dtype::Int8, 1),
+            (Dtype::Uint64, 8),
+            (Dtype::Int64, 8),
+        ] {
             let (zeros, mut other) = (vec![0; bytes], vec![0; bytes]);
             other[0] = 1;
-            let generous = Tolerance { absolute: 10.0, relative: 10.0 };
+            let generous = Tolerance {
+                absolute: 10.0,
+                relative: 10.0,
+            };
             assert!(compare(dtype, &zeros, &zeros, EXACT).unwrap().within);
             let differing = compare(dtype, &zeros, &other, generous).unwrap();
             assert!(!differing.within);
@@ -201,7 +231,11 @@ mod tests {
         for &dtype in Dtype::ALL {
             for length in 0..=17 {
                 let comparison = compare(dtype, &vec![0; length], &vec![0; length], EXACT);
-                assert_eq!(comparison.is_some(), length == dtype.size_bytes(), "{dtype} of {length} bytes");
+                assert_eq!(
+                    comparison.is_some(),
+                    length == dtype.size_bytes(),
+                    "{dtype} of {length} bytes"
+                );
             }
         }
     }
@@ -217,7 +251,11 @@ mod tests {
             assert_eq!(values.len(), 256);
             for (bits, expected) in (0..=u8::MAX).zip(values) {
                 let got = float8(dtype, bits).unwrap();
-                let got = if got.is_nan() { "nan".to_owned() } else { format!("{:016x}", got.to_bits()) };
+                let got = if got.is_nan() {
+                    "nan".to_owned()
+                } else {
+                    format!("{:016x}", got.to_bits())
+                };
                 assert_eq!(got, expected, "{name} {bits:#04x}");
             }
         }

@@ -32,7 +32,11 @@ impl Findings {
         self.total += 1;
         self.seen.insert(code);
         if self.violations.len() < MAX_VIOLATIONS {
-            self.violations.push(Violation { code, place, message: message.into() });
+            self.violations.push(Violation {
+                code,
+                place,
+                message: message.into(),
+            });
         }
     }
 
@@ -56,7 +60,8 @@ impl Findings {
     /// The violations in the order of their places, how many there were, and the warnings.
     pub(crate) fn into_parts(mut self) -> (Vec<Violation>, u64, Vec<String>) {
         // What concerns the whole comes last; the sort keeps the order of what was found in one record.
-        self.violations.sort_by_key(|violation| violation.place.map_or(u64::MAX, |place| place.record));
+        self.violations
+            .sort_by_key(|violation| violation.place.map_or(u64::MAX, |place| place.record));
         (self.violations, self.total, self.warnings)
     }
 }

@@ -41,21 +41,36 @@ impl Folder {
     /// # Errors
     /// Where there is no such file, or it is not a regular one, or it may not be read.
     pub fn open(path: &Path) -> Result<(Self, impl Read + Send + use<>), UnreadableError> {
-        let (records, programs) = match path.is_dir() {
-            true => (path.join(RECORDS_FILE), Some(path.join(PROGRAMS_FOLDER))),
-            false => (path.to_owned(), None),
+        let (records, programs) = if path.is_dir() {
+            (path.join(RECORDS_FILE), Some(path.join(PROGRAMS_FOLDER)))
+        } else {
+            (path.to_owned(), None)
         };
         let open = || -> io::Result<(File, File, u64)> {
             // A path that a person typed may be a link; one inside a folder that somebody sent may not.
-            let open = if programs.is_some() { open_regular } else { open_followed };
+            let open = if programs.is_some() {
+                open_regular
+            } else {
+                open_followed
+            };
             let file = open(&records)?;
             let length = file.metadata()?.len();
             Ok((file, open(&records)?, length))
         };
-        let (file, again, length) =
-            open().map_err(|source| UnreadableError { path: records.clone(), source: explain(source, path) })?;
+        let (file, again, length) = open().map_err(|source| UnreadableError {
+            path: records.clone(),
+            source: explain(source, path),
+        })?;
         // What is appended meanwhile is left for the next time: a file that grows as fast as it is read has no end.
-        Ok((Self { records, programs, length, again }, file.take(length)))
+        Ok((
+            Self {
+                records,
+                programs,
+                length,
+                again,
+            },
+            file.take(length),
+        ))
     }
 
     /// The file of records.
@@ -71,7 +86,10 @@ impl Folder {
 
 fn explain(error: io::Error, path: &Path) -> io::Error {
     if error.kind() == io::ErrorKind::NotFound && path.is_dir() {
-        return io::Error::new(error.kind(), format!("the folder holds no transcript; name a run's folder or its {RECORDS_FILE}"));
+        return io::Error::new(
+            error.kind(),
+            format!("the folder holds no transcript; name a run's folder or its {RECORDS_FILE}"),
+        );
     }
     error
 }
@@ -92,7 +110,9 @@ impl Lookup for Folder {
     }
 
     fn program(&mut self, name: &str, length: u64) -> ProgramFile {
-        let Some(folder) = &self.programs else { return ProgramFile::Unknown };
+        let Some(folder) = &self.programs else {
+            return ProgramFile::Unknown;
+        };
         read_program(folder, name, length).unwrap_or_else(|error| {
             ProgramFile::Missing(match error.kind() {
                 io::ErrorKind::NotFound => "is not there".to_owned(),
@@ -126,9 +146,12 @@ fn open_regular(path: &Path) -> io::Result<File> {
 
 /// Opens a regular file, and nothing that would wait for a writer.
 fn open_followed(path: &Path) -> io::Result<File> {
-    let regular = |metadata: fs::Metadata| match metadata.is_file() {
-        true => Ok(()),
-        false => Err(io::Error::other("it is not a regular file")),
+    let regular = |metadata: fs::Metadata| {
+        if metadata.is_file() {
+            Ok(())
+        } else {
+            Err(io::Error::other("it is not a regular file"))
+        }
     };
     regular(fs::metadata(path)?)?;
     let file = File::open(path)?;

@@ -70,7 +70,11 @@ pub struct Framer<R> {
 impl<R: Read> Framer<R> {
     /// Reads from the start of a transcript.
     pub fn new(reader: R) -> Self {
-        Self { window: Window::new(reader), finder: Finder::new(&FRAME_START), at: 0 }
+        Self {
+            window: Window::new(reader),
+            finder: Finder::new(&FRAME_START),
+            at: 0,
+        }
     }
 
     /// The next frame, or none at the end of the file.
@@ -92,7 +96,11 @@ impl<R: Read> Framer<R> {
             self.skip(offset, &parsed)?
         };
         self.at = offset + length;
-        Ok(Some(Frame { offset, length, content }))
+        Ok(Some(Frame {
+            offset,
+            length,
+            content,
+        }))
     }
 
     /// Passes over bytes that are no record.
@@ -189,7 +197,9 @@ fn parse(bytes: &[u8]) -> Parsed {
         return Parsed::Other;
     }
     let Some(&initial) = bytes.get(FRAME_START.len()) else {
-        return Parsed::Short { needed: FRAME_START.len() + 1 };
+        return Parsed::Short {
+            needed: FRAME_START.len() + 1,
+        };
     };
     let width = match initial {
         0x40..=0x57 => 0,
@@ -235,7 +245,9 @@ fn parse(bytes: &[u8]) -> Parsed {
 /// Whether these are the first bytes of a record's payload: a map of four, `seq`, `prev` and then `type`. A receipt, which
 /// is framed like a record and stands inside one, is told apart by this.
 fn starts_like_a_payload(payload: &[u8]) -> bool {
-    let Some(rest) = payload.strip_prefix(&[0xa4, 0x01]) else { return false };
+    let Some(rest) = payload.strip_prefix(&[0xa4, 0x01]) else {
+        return false;
+    };
     let width = match rest.first() {
         Some(0x00..=0x17) => 0,
         Some(0x18) => 1,
@@ -244,7 +256,9 @@ fn starts_like_a_payload(payload: &[u8]) -> bool {
         Some(0x1b) => 8,
         _ => return false,
     };
-    let rest = rest.get(1 + width..).and_then(|rest| rest.strip_prefix(&[0x02, 0x58, 0x20]));
+    let rest = rest
+        .get(1 + width..)
+        .and_then(|rest| rest.strip_prefix(&[0x02, 0x58, 0x20]));
     rest.and_then(|rest| rest.get(32)) == Some(&0x03)
 }
 
@@ -261,7 +275,13 @@ struct Window<R> {
 
 impl<R: Read> Window<R> {
     fn new(reader: R) -> Self {
-        Self { reader, data: Vec::new(), base: 0, spent: 0, finished: false }
+        Self {
+            reader,
+            data: Vec::new(),
+            base: 0,
+            spent: 0,
+            finished: false,
+        }
     }
 
     /// Offset after the last byte read.
@@ -302,7 +322,11 @@ impl<R: Read> Window<R> {
             self.base += self.spent as u64;
             self.spent = 0;
         }
-        let got = self.reader.by_ref().take(READ_BYTES as u64).read_to_end(&mut self.data)?;
+        let got = self
+            .reader
+            .by_ref()
+            .take(READ_BYTES as u64)
+            .read_to_end(&mut self.data)?;
         self.finished = got < READ_BYTES;
         Ok(got > 0)
     }

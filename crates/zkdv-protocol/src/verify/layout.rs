@@ -40,7 +40,10 @@ pub(crate) struct Located<'a> {
 
 impl Layout {
     pub(crate) fn new(schema: SchemaBody) -> Self {
-        Self { parameters: TreeLayout::new(schema.parameters), optimizer: TreeLayout::new(schema.optimizer) }
+        Self {
+            parameters: TreeLayout::new(schema.parameters),
+            optimizer: TreeLayout::new(schema.optimizer),
+        }
     }
 
     pub(crate) fn tree(&self, tree: Tree) -> &TreeLayout {
@@ -89,10 +92,17 @@ impl TreeLayout {
     /// The element at a coordinate; none where there are not so many.
     pub(crate) fn locate(&self, coordinate: u64) -> Option<Located<'_>> {
         // Empty leaves share their start with the leaf after them, which is the one that is found.
-        let index = self.leaves.partition_point(|leaf| leaf.start <= coordinate).checked_sub(1)?;
+        let index = self
+            .leaves
+            .partition_point(|leaf| leaf.start <= coordinate)
+            .checked_sub(1)?;
         let leaf = &self.leaves[index];
         let element = coordinate - leaf.start;
-        (element < leaf.elements).then_some(Located { leaf, leaf_index: index as u64, element })
+        (element < leaf.elements).then_some(Located {
+            leaf,
+            leaf_index: index as u64,
+            element,
+        })
     }
 }
 
@@ -122,7 +132,11 @@ mod tests {
         Layout::new(SchemaBody {
             parameters: leaves,
             optimizer: vec![],
-            batch: BatchLayout { rows: 0, width: 0, leaves: vec![] },
+            batch: BatchLayout {
+                rows: 0,
+                width: 0,
+                leaves: vec![],
+            },
             scalars: vec![],
         })
     }

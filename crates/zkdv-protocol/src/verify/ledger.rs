@@ -118,7 +118,10 @@ impl Ledger {
         let end = self.end();
         if update > end && update - end <= MAX_LAG && self.lost {
             let until = self.records + MAX_LAG;
-            self.entries.extend((end..update).map(|_| Entry { status: Status::Unknown, until }));
+            self.entries.extend((end..update).map(|_| Entry {
+                status: Status::Unknown,
+                until,
+            }));
         } else if update != end {
             self.entries.clear();
             self.first = update;
@@ -150,7 +153,10 @@ impl Ledger {
 
     /// Enters the update that [`Ledger::advance`] made room for, of which nothing more is to be judged.
     pub(crate) fn enter_unknown(&mut self) {
-        self.entries.push_back(Entry { status: Status::Unknown, until: self.records + MAX_LAG });
+        self.entries.push_back(Entry {
+            status: Status::Unknown,
+            until: self.records + MAX_LAG,
+        });
     }
 
     /// Enters it with what was drawn for it. An update that repeats an abandoned one is owed a check in any case. Says
@@ -158,9 +164,14 @@ impl Ledger {
     pub(crate) fn enter_drawn(&mut self, committed: Committed, draw: Draw, lag: u64) -> bool {
         let until = self.records.saturating_add(lag);
         let owed = draw.sampled || self.repeats_abandoned(&committed);
-        let status = match owed {
-            true => Status::Owed(Box::new(Owed { committed, draw, deadline: until })),
-            false => Status::NotSampled,
+        let status = if owed {
+            Status::Owed(Box::new(Owed {
+                committed,
+                draw,
+                deadline: until,
+            }))
+        } else {
+            Status::NotSampled
         };
         self.entries.push_back(Entry { status, until });
         owed
@@ -169,11 +180,16 @@ impl Ledger {
     /// Enters it as awaiting the receipt that decides.
     pub(crate) fn enter_awaiting(&mut self, committed: Committed, max_in_flight: u64) {
         let until = self.records.saturating_add(max_in_flight);
-        self.entries.push_back(Entry { status: Status::AwaitsReceipt(Box::new(committed)), until });
+        self.entries.push_back(Entry {
+            status: Status::AwaitsReceipt(Box::new(committed)),
+            until,
+        });
     }
 
     fn repeats_abandoned(&self, committed: &Committed) -> bool {
-        self.abandoned.get(&committed.update).is_some_and(|prints| prints.contains(&committed.fingerprint))
+        self.abandoned
+            .get(&committed.update)
+            .is_some_and(|prints| prints.contains(&committed.fingerprint))
     }
 
     fn entry(&mut self, update: u64) -> Option<&mut Entry> {
@@ -213,9 +229,14 @@ impl Ledger {
         let owed = draw.sampled || self.repeats_abandoned(&committed);
         if let Some(entry) = self.entry(committed.update) {
             entry.until = until;
-            entry.status = match owed {
-                true => Status::Owed(Box::new(Owed { committed, draw, deadline: until })),
-                false => Status::NotSampled,
+            entry.status = if owed {
+                Status::Owed(Box::new(Owed {
+                    committed,
+                    draw,
+                    deadline: until,
+                }))
+            } else {
+                Status::NotSampled
             };
         }
         owed
@@ -253,7 +274,9 @@ impl Ledger {
 
     /// Notes that a check has settled what an abandoned twin of its update was owed.
     pub(crate) fn settle_abandoned(&mut self, committed: &Committed) {
-        let Some(prints) = self.abandoned.get_mut(&committed.update) else { return };
+        let Some(prints) = self.abandoned.get_mut(&committed.update) else {
+            return;
+        };
         let before = prints.len();
         prints.retain(|print| *print != committed.fingerprint);
         self.abandoned_count -= (before - prints.len()) as u64;
@@ -291,7 +314,10 @@ impl Ledger {
         for committed in owed {
             self.abandoned_count += 1;
             if self.abandoned_count <= MAX_ABANDONED as u64 {
-                self.abandoned.entry(committed.update).or_default().push(committed.fingerprint);
+                self.abandoned
+                    .entry(committed.update)
+                    .or_default()
+                    .push(committed.fingerprint);
             }
         }
         missed
@@ -304,8 +330,10 @@ impl Ledger {
 
     /// Ends the run. Gives what is owed: all of it where nothing can come any more, else only what is overdue.
     pub(crate) fn finish(&mut self, closed: bool) -> (Vec<Missed>, u64) {
-        let mut missed: Vec<Missed> =
-            std::mem::take(&mut self.overdue).into_values().map(|owed| Missed::Check(owed.committed.place, owed.committed.update)).collect();
+        let mut missed: Vec<Missed> = std::mem::take(&mut self.overdue)
+            .into_values()
+            .map(|owed| Missed::Check(owed.committed.place, owed.committed.update))
+            .collect();
         let mut outstanding = 0;
         for entry in self.entries.drain(..) {
             let late = closed || entry.until < self.records;

@@ -41,7 +41,14 @@ pub(crate) struct Line {
 impl Line {
     /// The line before the first record.
     pub(crate) fn new() -> Self {
-        Self { next: Next { seq: Some(0), prev: Some(Digest::ZERO) }, before: None, missing: 0..0 }
+        Self {
+            next: Next {
+                seq: Some(0),
+                prev: Some(Digest::ZERO),
+            },
+            before: None,
+            missing: 0..0,
+        }
     }
 
     /// What is expected next, for messages.
@@ -51,12 +58,18 @@ impl Line {
 
     /// Where a record with these fields stands.
     pub(crate) fn relation(&self, seq: u64, prev: &Digest) -> Relation {
-        let Next { seq: next_seq, prev: next_prev } = self.next;
+        let Next {
+            seq: next_seq,
+            prev: next_prev,
+        } = self.next;
         let same_prev = next_prev.is_none_or(|next| next == *prev);
         match next_seq {
             None => Relation::Next,
             Some(next) if next == seq && same_prev => Relation::Next,
-            _ if self.before.is_some_and(|before| before.seq == Some(seq) && before.prev == Some(*prev)) => {
+            _ if self
+                .before
+                .is_some_and(|before| before.seq == Some(seq) && before.prev == Some(*prev)) =>
+            {
                 Relation::Rejoins
             }
             Some(next) if next == seq => Relation::OtherPrev,
@@ -71,27 +84,36 @@ impl Line {
         self.next.prev == Some(*prev)
     }
 
-    /// Goes on after a record that is believed.
-    pub(crate) fn advance(&mut self, seq: u64, digest: Digest) {
+    /// Goes on after a record on the line. Its digest is given where its bytes are those that were signed.
+    pub(crate) fn advance(&mut self, seq: u64, digest: Option<Digest>) {
         if let Some(next) = self.next.seq
             && seq > next
         {
             self.missing = next..seq;
         }
-        self.next = Next { seq: seq.checked_add(1), prev: Some(digest) };
+        self.next = Next {
+            seq: seq.checked_add(1),
+            prev: digest,
+        };
         self.before = None;
     }
 
     /// Goes on after a record that stands in the next one's place, or was inserted before it, and is not what was signed.
     pub(crate) fn step_over(&mut self) {
         self.before = Some(self.next);
-        self.next = Next { seq: self.next.seq.and_then(|seq| seq.checked_add(1)), prev: None };
+        self.next = Next {
+            seq: self.next.seq.and_then(|seq| seq.checked_add(1)),
+            prev: None,
+        };
     }
 
     /// Goes on after a record that is not believed and claims a place further on.
     pub(crate) fn jump(&mut self, seq: u64, digest: Digest) {
         self.before = Some(self.next);
-        self.next = Next { seq: seq.checked_add(1), prev: Some(digest) };
+        self.next = Next {
+            seq: seq.checked_add(1),
+            prev: Some(digest),
+        };
     }
 
     /// Goes on after bytes that held nobody knows how many records.
@@ -109,14 +131,21 @@ mod tests {
     const B: Digest = Digest::from_bytes([2; 32]);
 
     fn line_before(seq: u64, prev: Digest) -> Line {
-        Line { next: Next { seq: Some(seq), prev: Some(prev) }, before: None, missing: 0..0 }
+        Line {
+            next: Next {
+                seq: Some(seq),
+                prev: Some(prev),
+            },
+            before: None,
+            missing: 0..0,
+        }
     }
 
     #[test]
     fn swapped_records_break_the_line_once() {
         let mut line = line_before(5, A);
         assert_eq!(line.relation(6, &B), Relation::Ahead);
-        line.advance(6, A);
+        line.advance(6, Some(A));
         assert_eq!(line.relation(5, &A), Relation::Missing);
         assert_eq!(line.relation(7, &A), Relation::Next);
     }
@@ -126,7 +155,7 @@ mod tests {
         let mut line = line_before(5, A);
         line.step_over();
         assert_eq!(line.relation(5, &A), Relation::Rejoins);
-        line.advance(5, B);
+        line.advance(5, Some(B));
         assert_eq!(line.relation(6, &B), Relation::Next);
     }
 
@@ -141,7 +170,7 @@ mod tests {
     #[test]
     fn the_last_possible_number_is_followed_by_anything() {
         let mut line = line_before(u64::MAX, A);
-        line.advance(u64::MAX, B);
+        line.advance(u64::MAX, Some(B));
         assert_eq!(line.relation(0, &B), Relation::Next);
     }
 }

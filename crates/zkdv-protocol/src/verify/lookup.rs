@@ -34,7 +34,10 @@ pub enum ProgramFile {
 /// A transcript by itself, in memory: there is no folder with programs.
 impl Lookup for &[u8] {
     fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
-        let from = usize::try_from(offset).ok().and_then(|offset| self.get(offset..)).unwrap_or_default();
+        let from = usize::try_from(offset)
+            .ok()
+            .and_then(|offset| self.get(offset..))
+            .unwrap_or_default();
         let length = from.len().min(buffer.len());
         buffer[..length].copy_from_slice(&from[..length]);
         Ok(length)

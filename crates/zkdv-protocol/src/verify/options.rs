@@ -87,7 +87,9 @@ impl FromStr for Requirement {
                 let number = text.strip_prefix("probability>=")?.parse().ok()?;
                 (0.0..=1.0).contains(&number).then_some(Self::Probability(number))
             })
-            .ok_or_else(|| RequirementError { condition: text.to_owned() })
+            .ok_or_else(|| RequirementError {
+                condition: text.to_owned(),
+            })
     }
 }
 
@@ -106,7 +108,16 @@ mod tests {
 
     #[test]
     fn other_conditions_are_refused_by_name() {
-        for text in ["", "open", "level=", "level=Record", "probability>=", "probability>=2", "probability>=nan", "closed "] {
+        for text in [
+            "",
+            "open",
+            "level=",
+            "level=Record",
+            "probability>=",
+            "probability>=2",
+            "probability>=nan",
+            "closed ",
+        ] {
             let error = text.parse::<Requirement>().unwrap_err().to_string();
             assert!(error.contains(&format!("{text:?}")), "{error}");
         }

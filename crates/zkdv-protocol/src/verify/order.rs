@@ -62,7 +62,12 @@ impl Order {
                 *seen = Seen::Perhaps;
             }
         }
-        for seen in [&mut self.environment, &mut self.resumed, &mut self.edit, &mut self.closing] {
+        for seen in [
+            &mut self.environment,
+            &mut self.resumed,
+            &mut self.edit,
+            &mut self.closing,
+        ] {
             *seen = Seen::Perhaps;
         }
         self.schema_fits = true;
@@ -85,7 +90,9 @@ impl Order {
         };
         if !fits {
             return Some(Misplaced::Order(match record_type {
-                RecordType::Environment => "an environment record stands only directly after root and resume".to_owned(),
+                RecordType::Environment => {
+                    "an environment record stands only directly after root and resume".to_owned()
+                }
                 other => format!("an environment record must stand directly after root and resume, here is {other}"),
             }));
         }
@@ -136,7 +143,9 @@ impl Order {
         if let Some(expected) = self.next_update
             && expected != updates
         {
-            wrong.get_or_insert(format!("{expected} updates stand before this state, it names {updates}"));
+            wrong.get_or_insert(format!(
+                "{expected} updates stand before this state, it names {updates}"
+            ));
         }
         wrong.map(Misplaced::Order)
     }
@@ -144,10 +153,14 @@ impl Order {
     pub(crate) fn update(&mut self, update: u64, has_large_edit: bool) -> Vec<Misplaced> {
         let mut wrong = Vec::new();
         if self.schema == Seen::No {
-            wrong.push(Misplaced::Order("an update stands after the schema, here is none".to_owned()));
+            wrong.push(Misplaced::Order(
+                "an update stands after the schema, here is none".to_owned(),
+            ));
         }
         if self.start == Seen::No {
-            wrong.push(Misplaced::StateMissing("no state with reason start stands before the first update".to_owned()));
+            wrong.push(Misplaced::StateMissing(
+                "no state with reason start stands before the first update".to_owned(),
+            ));
         }
         if self.resumed == Seen::No {
             wrong.push(Misplaced::StateMissing(
@@ -167,7 +180,9 @@ impl Order {
         if let Some(expected) = self.next_update
             && expected != update
         {
-            wrong.push(Misplaced::UpdateIndex(format!("expected update {expected}, got update {update}")));
+            wrong.push(Misplaced::UpdateIndex(format!(
+                "expected update {expected}, got update {update}"
+            )));
         }
         // What was missing is said once.
         for seen in [&mut self.schema, &mut self.start, &mut self.resumed] {
@@ -194,12 +209,18 @@ impl Order {
         let mut wrong = Vec::new();
         let state_due = reason == CloseReason::Finished && self.schema == Seen::Yes;
         if self.resumed == Seen::No && state_due {
-            wrong.push(Misplaced::StateMissing("no state with reason resume stands after the resume".to_owned()));
+            wrong.push(Misplaced::StateMissing(
+                "no state with reason resume stands after the resume".to_owned(),
+            ));
         } else if self.closing == Seen::No && state_due {
-            wrong.push(Misplaced::StateMissing("no state with reason close stands directly before the close".to_owned()));
+            wrong.push(Misplaced::StateMissing(
+                "no state with reason close stands directly before the close".to_owned(),
+            ));
         }
         if self.edit == Seen::Yes && reason == CloseReason::Finished {
-            wrong.push(Misplaced::Order("a state with reason edit stands before the close, and no update after it".to_owned()));
+            wrong.push(Misplaced::Order(
+                "a state with reason edit stands before the close, and no update after it".to_owned(),
+            ));
         }
         wrong
     }

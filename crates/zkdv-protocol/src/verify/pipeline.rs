@@ -82,7 +82,13 @@ fn verify_stream(
             scope.spawn(move || to_judge.iter().for_each(Piece::judge));
         }
         drop(to_judge);
-        let cutter = Cutter { work, order, budget: &budget, pending: Vec::new(), bytes: 0 };
+        let cutter = Cutter {
+            work,
+            order,
+            budget: &budget,
+            pending: Vec::new(),
+            bytes: 0,
+        };
         scope.spawn(move || cutter.run(source));
         let report = conclude(&awaited, &budget, options, lookup, progress);
         // Ends the reading thread where it waits for room, and with it the others.
@@ -191,7 +197,11 @@ impl Cutter<'_> {
         let (judged, result) = bounded(1);
         let sent = self.order.send(Ok(Awaited { judged: result, cost })).is_ok()
             && self.work.send(Piece { pending, judged }).is_ok();
-        if sent { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        if sent {
+            ControlFlow::Continue(())
+        } else {
+            ControlFlow::Break(())
+        }
     }
 }
 
@@ -203,7 +213,10 @@ struct Budget {
 
 impl Budget {
     fn new() -> Self {
-        Self { left: Mutex::new(Some(BYTES_UNDER_WAY)), changed: Condvar::new() }
+        Self {
+            left: Mutex::new(Some(BYTES_UNDER_WAY)),
+            changed: Condvar::new(),
+        }
     }
 
     fn left(&self) -> MutexGuard<'_, Option<u64>> {
@@ -214,8 +227,15 @@ impl Budget {
     /// Waits until that much is left. Breaks where the budget was closed.
     fn await_left(&self, bytes: u64) -> ControlFlow<(), MutexGuard<'_, Option<u64>>> {
         let is_short = |left: &mut Option<u64>| left.is_some_and(|left| left < bytes);
-        let left = self.changed.wait_while(self.left(), is_short).unwrap_or_else(PoisonError::into_inner);
-        if left.is_some() { ControlFlow::Continue(left) } else { ControlFlow::Break(()) }
+        let left = self
+            .changed
+            .wait_while(self.left(), is_short)
+            .unwrap_or_else(PoisonError::into_inner);
+        if left.is_some() {
+            ControlFlow::Continue(left)
+        } else {
+            ControlFlow::Break(())
+        }
     }
 
     fn await_all(&self) -> ControlFlow<()> {

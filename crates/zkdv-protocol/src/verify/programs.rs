@@ -13,8 +13,8 @@ use crate::violation::{Code, Place};
 /// The programs of a transcript.
 #[derive(Debug, Default)]
 pub(crate) struct Programs {
-    programs: Vec<Program>,
-    /// The place in `programs` of those that may be named now, by `seq`.
+    all: Vec<Program>,
+    /// The place in `all` of those that may be named now, by `seq`.
     by_seq: BTreeMap<u64, usize>,
     /// Whether program records may have been lost.
     lost: bool,
@@ -33,11 +33,11 @@ struct Program {
 impl Programs {
     /// Enters a program. Says whether there was room for it.
     pub(crate) fn add(&mut self, place: Place, seq: u64, body: &ProgramBody) -> bool {
-        if self.programs.len() >= MAX_PROGRAMS {
+        if self.all.len() >= MAX_PROGRAMS {
             return false;
         }
-        self.by_seq.insert(seq, self.programs.len());
-        self.programs.push(Program {
+        self.by_seq.insert(seq, self.all.len());
+        self.all.push(Program {
             place,
             role: body.role,
             digest: body.digest,
@@ -60,7 +60,7 @@ impl Programs {
 
     /// An update names the program that ran. Says whether it may.
     pub(crate) fn run(&mut self, seq: u64) -> bool {
-        match self.by_seq.get(&seq).and_then(|&index| self.programs.get_mut(index)) {
+        match self.by_seq.get(&seq).and_then(|&index| self.all.get_mut(index)) {
             Some(program) => {
                 program.updates += 1;
                 program.role == ProgramRole::Replay
@@ -72,21 +72,35 @@ impl Programs {
     /// Looks for the files, each once. Says whether there was a folder to look in.
     pub(crate) fn check_files(&self, lookup: &mut dyn Lookup, mut found: impl FnMut(Code, Place, String)) -> bool {
         let mut files: BTreeMap<&str, &Program> = BTreeMap::new();
-        for program in &self.programs {
+        for program in &self.all {
             files.entry(&program.file_name).or_insert(program);
         }
         let mut files: Vec<_> = files.into_values().collect();
         files.sort_by_key(|program| program.place.record);
         for program in files {
-            let Program { file_name, length, digest, place, .. } = program;
+            let Program {
+                file_name,
+                length,
+                digest,
+                place,
+                ..
+            } = program;
             match lookup.program(file_name, *length) {
                 ProgramFile::Unknown => return false,
                 ProgramFile::Digest(got) if got == *digest => {}
                 ProgramFile::Digest(got) => {
-                    found(Code::ProgramDigest, *place, format!("programs/{file_name} has the digest {got}"));
+                    found(
+                        Code::ProgramDigest,
+                        *place,
+                        format!("programs/{file_name} has the digest {got}"),
+                    );
                 }
                 ProgramFile::OtherLength(got) => {
-                    found(Code::ProgramDigest, *place, format!("programs/{file_name} has {got} bytes, {length} are committed"));
+                    found(
+                        Code::ProgramDigest,
+                        *place,
+                        format!("programs/{file_name} has {got} bytes, {length} are committed"),
+                    );
                 }
                 ProgramFile::Missing(why) => {
                     found(Code::ProgramMissing, *place, format!("programs/{file_name} {why}"));
@@ -97,7 +111,7 @@ impl Programs {
     }
 
     pub(crate) fn report(&self) -> Vec<ProgramReport> {
-        self.programs
+        self.all
             .iter()
             .map(|program| ProgramReport {
                 record: program.place.record,

@@ -5,7 +5,7 @@ use zkdv_hash::Digest;
 use super::boundaries::Boundaries;
 use super::findings::Findings;
 use super::frame::Bad;
-use super::intake::{Entry, Fault, Header, Item, ItemContent, Signature};
+use super::intake::{Entry, Fault, Header, Item, ItemContent, KeyNumber, Names, Signature};
 use super::layout::Layout;
 use super::ledger::Ledger;
 use super::linkage::{Line, Relation};
@@ -14,7 +14,7 @@ use super::options::Options;
 use super::order::Order;
 use super::programs::Programs;
 use crate::limits::MAX_RECORD_BYTES;
-use crate::record::{Body, CloseReason, Roots, RootBody};
+use crate::record::{Body, CloseReason, RootBody, Roots};
 use crate::report::{EditsReport, Shown};
 use crate::violation::{Code, Place};
 
@@ -48,7 +48,24 @@ pub struct Verifier<'a> {
     pub(super) ledger: Ledger,
     pub(super) programs: Programs,
     pub(super) boundaries: Boundaries,
+    /// A second root record, until the next record shows whether another transcript begins with it.
+    second: Option<SecondRoot>,
     number: u64,
+}
+
+/// A root record that does not stand first.
+struct SecondRoot {
+    place: Place,
+    digest: Digest,
+    body: Option<(Box<RootBody>, Names)>,
+}
+
+/// Whether a signature was made by the key in force.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Judgement {
+    Good,
+    Bad,
+    Unknown,
 }
 
 /// The terms of a run, from its root record.
@@ -86,21 +103,19 @@ pub(super) struct Totals {
 /// How far what the machine knows can be relied on.
 #[derive(Debug, Default)]
 pub(super) struct Trust {
-    /// Whether a record that named a key may have been lost, so that a signature by another key says nothing.
-    key_may_be_lost: bool,
-    /// The same for the identity.
-    identity_may_be_lost: bool,
-    /// Whether it was said that some signatures cannot be judged.
-    said_unjudged: bool,
+    /// The session key in force. None where the record that named it may have been lost: then a signature by another key
+    /// says nothing, and one by a key that some record named says that this one is in force.
+    session: Option<KeyNumber>,
+    /// The identity, likewise.
+    identity: Option<KeyNumber>,
     /// Whether records may have been lost, so that counts say nothing.
     pub(super) records_lost: bool,
     /// Whether another violation explains other counts than those in `close`.
     pub(super) counts_differ: bool,
     /// A `close` was seen and not believed.
     pub(super) perhaps_closed: bool,
-    /// Another protocol version: nothing is known of its records.
-    foreign: bool,
-    said_after_close: bool,
+    /// The first record of which it cannot be told whether the key in force signed it.
+    pub(super) unjudged_from: Option<u64>,
 }
 
 impl<'a> Verifier<'a> {
@@ -126,18 +141,26 @@ impl<'a> Verifier<'a> {
             ledger: Ledger::default(),
             programs: Programs::default(),
             boundaries: Boundaries::new(),
+            second: None,
             number: 0,
         }
     }
 
     /// Takes the next item of the file.
     pub fn push(&mut self, item: Item) {
-        let place = Place { record: self.number, offset: item.offset };
+        let place = Place {
+            record: self.number,
+            offset: item.offset,
+        };
         self.number += 1;
         self.totals.bytes = item.offset + item.length;
         if self.closed.is_some() {
-            if !std::mem::replace(&mut self.trust.said_after_close, true) {
-                self.findings.add(Code::RecordAfterClose, place, "nothing may follow the close record, here are further bytes");
+            if !self.findings.has(Code::RecordAfterClose) {
+                self.findings.add(
+                    Code::RecordAfterClose,
+                    place,
+                    "nothing may follow the close record, here are further bytes",
+                );
             }
             return;
         }
@@ -153,9 +176,11 @@ impl<'a> Verifier<'a> {
         }
     }
 
-    /// Records may have been lost here: from now on nothing is expected that they may have brought or changed.
+    /// Records may have been lost here: from now on nothing is expected that they may have brought or changed. There is
+    /// always a violation that says why.
     pub(super) fn lose(&mut self) {
-        self.trust.key_may_be_lost = true;
+        debug_assert!(self.findings.any(), "what was lost is reported");
+        self.trust.session = None;
         self.trust.records_lost = true;
         self.trust.counts_differ = true;
         self.order.lose();
@@ -165,34 +190,88 @@ impl<'a> Verifier<'a> {
         self.earliest_snapshot = 0;
     }
 
+    /// Another key than the one that was named may sign from here on.
+    pub(super) fn doubt_key(&mut self) {
+        self.trust.session = None;
+    }
+
     fn record(&mut self, place: Place, entry: Entry) {
         self.totals.records += 1;
         self.head = Some(entry.digest);
         self.boundaries.add(place.offset);
+        let second = self.second.take();
         let header = match entry.header {
             Ok(header) => header,
             Err(fault) => return self.unreadable(place, entry.signature, fault),
         };
-        if header.is_root && header.seq == 0 && place.record > 0 {
-            self.begin_again(place);
+        if let Some(second) = second
+            && header.seq == 1
+            && header.prev == second.digest
+        {
+            self.begin_again(second);
         }
-        if !self.link(place, &header, entry.signature, entry.digest) {
+        if header.is_root && header.seq == 0 && self.totals.records > 1 && !self.is_root_of_run(entry.digest) {
+            return self.second_root(place, entry.digest, header, entry.signature, entry.names);
+        }
+        let judgement = self.judge(&header, entry.signature);
+        if !self.link(place, &header, judgement, entry.digest) {
             return;
         }
+        if self.totals.records == 1 && !header.is_root && header.seq == 0 && header.body.is_ok() {
+            self.findings.add(
+                Code::OrderInvalid,
+                place,
+                "a transcript begins with a root record, this one does not",
+            );
+            self.lose();
+        }
+        if judgement == Judgement::Good {
+            self.trust.session = entry.names.session.or(self.trust.session);
+            self.trust.identity = entry.names.identity.or(self.trust.identity);
+        }
         match header.body {
+            Ok(body) if judgement == Judgement::Unknown => self.disbelieve(place, &body),
             Ok(body) => self.content(place, header.seq, entry.digest, body, entry.receipt),
-            Err(_) if self.trust.foreign => {}
+            // Bodies of another version need not follow this one's grammar.
+            Err(_) if self.findings.has(Code::ProtocolUnsupported) => {}
             Err(fault) => {
-                self.trust.foreign = fault.code == Code::ProtocolUnsupported;
                 self.findings.add(fault.code, place, fault.message);
                 self.lose();
             }
         }
     }
 
+    fn is_root_of_run(&self, digest: Digest) -> bool {
+        self.root.as_ref().is_some_and(|root| root.digest == digest)
+    }
+
+    /// Judges a signature against the key in force. Where that is not known, a key that made it is.
+    fn judge(&mut self, header: &Header, signature: Signature) -> Judgement {
+        let Trust { session, identity, .. } = &mut self.trust;
+        let (in_force, or) = match header.body {
+            // A root's identity is its own.
+            Ok(Body::Root(_)) => (&mut None, &None),
+            Ok(Body::Resume(_)) => (identity, &None),
+            Ok(_) => (session, &None),
+            Err(_) => (session, &*identity),
+        };
+        match (signature, &*in_force) {
+            (Signature::By(number), Some(known)) if *known == number || *or == Some(number) => Judgement::Good,
+            (Signature::By(number), None) => {
+                if *or != Some(number) {
+                    *in_force = Some(number);
+                }
+                Judgement::Good
+            }
+            (Signature::Invalid, None) if !matches!(header.body, Ok(Body::Root(_))) => Judgement::Unknown,
+            (Signature::By(_) | Signature::Invalid, _) => Judgement::Bad,
+            (Signature::Unjudged, _) => Judgement::Unknown,
+        }
+    }
+
     /// A record without a readable payload stands somewhere on the line.
     fn unreadable(&mut self, place: Place, signature: Signature, fault: Fault) {
-        if signature == Signature::Invalid && !self.trust.key_may_be_lost {
+        if signature == Signature::Invalid && self.trust.session.is_some() {
             self.invalid_signature(place);
         } else {
             self.findings.add(fault.code, place, fault.message);
@@ -206,36 +285,43 @@ impl<'a> Verifier<'a> {
         self.findings.add(Code::SignatureInvalid, place, message);
     }
 
-    /// A second root record: another transcript was appended. It is read by itself.
-    fn begin_again(&mut self, place: Place) {
-        self.findings.add(Code::OrderInvalid, place, "a second root record: another transcript begins here");
-        self.line = Line::new();
+    /// A root record that does not stand first. Whether another transcript begins with it, the next record shows.
+    fn second_root(&mut self, place: Place, digest: Digest, header: Header, signature: Signature, names: Names) {
+        self.findings.add(
+            Code::OrderInvalid,
+            place,
+            "a root record stands first, and only there: another transcript was put here",
+        );
+        let body = match (header.body, signature) {
+            (Ok(Body::Root(body)), Signature::By(_)) => Some((body, names)),
+            _ => None,
+        };
+        self.second = Some(SecondRoot { place, digest, body });
+    }
+
+    /// Reads on in another transcript, by itself.
+    fn begin_again(&mut self, second: SecondRoot) {
         self.lose();
+        self.line = Line::new();
+        self.line.advance(0, Some(second.digest));
         self.terms = None;
         self.layout = None;
         self.ledger = Ledger::default();
         self.programs.begin_again();
-        self.trust.key_may_be_lost = false;
-        self.trust.identity_may_be_lost = false;
-        self.trust.foreign = false;
+        self.trust.identity = None;
+        if let Some((body, names)) = second.body {
+            self.trust.identity = names.identity;
+            self.trust.session = names.session;
+            self.root(second.place, second.digest, *body);
+        }
     }
 
-    /// Judges signature, `seq` and `prev`. Says whether the record's content is to be read.
-    fn link(&mut self, place: Place, header: &Header, signature: Signature, digest: Digest) -> bool {
+    /// Judges `seq` and `prev`. Says whether the record stands on the line.
+    fn link(&mut self, place: Place, header: &Header, judgement: Judgement, digest: Digest) -> bool {
         let relation = self.line.relation(header.seq, &header.prev);
-        let by_identity = matches!(header.body, Ok(Body::Root(_) | Body::Resume(_)));
-        let doubtful = match by_identity {
-            true => self.trust.identity_may_be_lost,
-            false => self.trust.key_may_be_lost,
-        };
-        if signature == Signature::Invalid && !doubtful {
+        if judgement == Judgement::Bad {
             self.reject(place, header, relation, digest);
             return false;
-        }
-        match signature {
-            Signature::Valid if !by_identity => self.trust.key_may_be_lost = false,
-            Signature::Valid => {}
-            Signature::Invalid | Signature::Unjudged => self.say_unjudged(place),
         }
         match relation {
             Relation::Next | Relation::Rejoins => {}
@@ -254,8 +340,16 @@ impl<'a> Verifier<'a> {
             }
             Relation::Missing => return false,
         }
-        self.line.advance(header.seq, digest);
+        self.line
+            .advance(header.seq, (judgement == Judgement::Good).then_some(digest));
         true
+    }
+
+    /// A record on the line by a key that cannot be told: what it says is not taken for true.
+    fn disbelieve(&mut self, place: Place, body: &Body) {
+        self.trust.unjudged_from.get_or_insert(place.record);
+        self.lose();
+        self.trust.perhaps_closed |= matches!(body, Body::Close(_));
     }
 
     /// A record that the key in force did not sign. That is the finding, unless the record shows by both `seq` and `prev` that
@@ -275,7 +369,7 @@ impl<'a> Verifier<'a> {
                 self.line.step_over();
                 self.lose();
                 match header.body {
-                    Ok(Body::Root(_)) => self.trust.identity_may_be_lost = true,
+                    Ok(Body::Root(_)) => self.trust.identity = None,
                     Ok(Body::Close(_)) => self.trust.perhaps_closed = true,
                     _ => {}
                 }
@@ -284,17 +378,15 @@ impl<'a> Verifier<'a> {
     }
 
     fn sequence_broken(&mut self, place: Place, got: u64) {
-        let expected = self.line.expected_seq().map_or_else(|| "none".to_owned(), |seq| seq.to_string());
-        self.findings.add(Code::SequenceBroken, place, format!("expected seq {expected}, got seq {got}"));
-    }
-
-    fn say_unjudged(&mut self, place: Place) {
-        if !std::mem::replace(&mut self.trust.said_unjudged, true) {
-            self.findings.warn(format!(
-                "the record that names the key in force was lost or changed: signatures from record {} on cannot be judged until a later record names a key",
-                place.record
-            ));
-        }
+        let expected = self
+            .line
+            .expected_seq()
+            .map_or_else(|| "none".to_owned(), |seq| seq.to_string());
+        self.findings.add(
+            Code::SequenceBroken,
+            place,
+            format!("expected seq {expected}, got seq {got}"),
+        );
     }
 }
 
@@ -303,13 +395,18 @@ fn describe_bad(bad: Bad, length: u64) -> (Code, String) {
         Bad::Damaged => (Code::RecordDamaged, format!("{length} bytes are no record")),
         Bad::Malformed => (
             Code::RecordMalformed,
-            format!("{length} bytes of CBOR are no COSE_Sign1 with tag 18, protected header {{1: -8}} and empty unprotected header"),
+            format!(
+                "{length} bytes of CBOR are no COSE_Sign1 with tag 18, protected header {{1: -8}} and empty unprotected header"
+            ),
         ),
         Bad::NotDeterministic => (
             Code::EncodingNotDeterministic,
             format!("{length} bytes of CBOR are not in deterministic encoding, so they are no record"),
         ),
-        Bad::TooDeep => (Code::EncodingTooDeep, format!("{length} bytes of CBOR are nested too deep to be a record")),
+        Bad::TooDeep => (
+            Code::EncodingTooDeep,
+            format!("{length} bytes of CBOR are nested too deep to be a record"),
+        ),
         Bad::TooLarge { declared } => (
             Code::RecordTooLarge,
             format!("a payload of {declared} bytes is declared, a whole record has at most {MAX_RECORD_BYTES}"),

@@ -23,7 +23,12 @@ pub(crate) fn judge(bytes: &[u8]) -> Wellformed {
     if !matches!(bytes.first(), Some(0x80..=0x9f | 0xc0..=0xdb)) {
         return Wellformed::No;
     }
-    let mut walk = Walk { bytes, at: 0, deterministic: true, levels: Vec::with_capacity(MAX_DEPTH) };
+    let mut walk = Walk {
+        bytes,
+        at: 0,
+        deterministic: true,
+        levels: Vec::with_capacity(MAX_DEPTH),
+    };
     while walk.at < bytes.len() {
         match walk.item() {
             Ok(()) => {}
@@ -31,7 +36,11 @@ pub(crate) fn judge(bytes: &[u8]) -> Wellformed {
             Err(Stop::Unreadable) => return Wellformed::No,
         }
     }
-    if walk.deterministic { Wellformed::Deterministic } else { Wellformed::NotDeterministic }
+    if walk.deterministic {
+        Wellformed::Deterministic
+    } else {
+        Wellformed::NotDeterministic
+    }
 }
 
 enum Stop {
@@ -96,7 +105,9 @@ impl Walk<'_> {
         let number = self.argument(major, info)?;
         match major {
             2 | 3 => {
-                let end = usize::try_from(number).ok().and_then(|length| self.at.checked_add(length));
+                let end = usize::try_from(number)
+                    .ok()
+                    .and_then(|length| self.at.checked_add(length));
                 self.at = end.filter(|&end| end <= self.bytes.len()).ok_or(Stop::Unreadable)?;
                 Ok(())
             }
@@ -118,7 +129,11 @@ impl Walk<'_> {
         let bytes = self.bytes.get(self.at..end).ok_or(Stop::Unreadable)?;
         self.at = end;
         let number = bytes.iter().fold(0, |number, &byte| number << 8 | u64::from(byte));
-        let shortest = if width == 1 { number > 23 } else { number >> (width * 4) != 0 };
+        let shortest = if width == 1 {
+            number > 23
+        } else {
+            number >> (width * 4) != 0
+        };
         // The argument of major type 7 is a float's bits, which have no shorter form to compare with here.
         self.deterministic &= shortest || major == 7;
         Ok(number)
@@ -142,14 +157,20 @@ mod tests {
     fn other_items_are_told_from_garbage() {
         assert_eq!(judge(&[0xd2, 0x80]), Wellformed::Deterministic);
         assert_eq!(judge(&[0xd8, 0x12, 0x80]), Wellformed::NotDeterministic);
-        assert_eq!(judge(&[0xd2, 0x9f, 0x5f, 0x41, 0x00, 0xff, 0xff]), Wellformed::NotDeterministic);
+        assert_eq!(
+            judge(&[0xd2, 0x9f, 0x5f, 0x41, 0x00, 0xff, 0xff]),
+            Wellformed::NotDeterministic
+        );
         assert_eq!(judge(&[0x82, 0x01]), Wellformed::No);
         assert_eq!(judge(&[0x80, 0xff]), Wellformed::No);
         assert_eq!(judge(&[0x81, 0x5f, 0x61, 0x00, 0xff]), Wellformed::No);
         assert_eq!(judge(&[0x00; 100]), Wellformed::No);
-        assert_eq!(judge(&[0x9b, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]), Wellformed::No);
-        assert_eq!(judge(&[0x81; 1 << 20]), Wellformed::TooDeep);
-        assert_eq!(judge(&[0xc1; 1 << 20]), Wellformed::TooDeep);
+        assert_eq!(
+            judge(&[0x9b, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]),
+            Wellformed::No
+        );
+        assert_eq!(judge(&vec![0x81; 1 << 20]), Wellformed::TooDeep);
+        assert_eq!(judge(&vec![0xc1; 1 << 20]), Wellformed::TooDeep);
     }
 
     #[test]
