@@ -1,5 +1,5 @@
+use super::configuration::Tolerance;
 use super::fields::{Fields, Parsed, boolean, bytes, digest, digest_value, digests, float, list, text_enum, unsigned};
-use super::root::Tolerance;
 use crate::cbor::{Item, Value};
 use crate::limits::{MAX_CHUNK_BYTES, MAX_ELEMENT_BYTES, MAX_PATH};
 use zkdv_hash::Digest;

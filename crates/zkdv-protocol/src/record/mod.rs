@@ -4,6 +4,7 @@
 //! whatever `docs/protocol/transcript.cddl` does not allow; [`Body::to_value`] writes it.
 
 mod check;
+mod configuration;
 mod error;
 mod events;
 mod fields;
@@ -14,6 +15,7 @@ mod schema;
 mod update;
 
 pub use check::{CheckBody, Coordinate, Opening, Verdict};
+pub use configuration::{Commit, Configuration, Durability, Evidence, Tolerance};
 pub use error::{BodyError, BodyErrorKind};
 pub use events::{
     ChallengeBody, CheckpointBody, CloseBody, CloseReason, EnvironmentBody, ProgramBody, ProgramRole, ResumeBody,
@@ -21,9 +23,7 @@ pub use events::{
 };
 pub use payload::{Body, Payload, PayloadError, RecordType};
 pub use receipt::{Receipt, ReceiptError};
-pub use root::{
-    Challenger, Commit, Configuration, Durability, Evidence, PROTOCOL_VERSION, Prover, RootBody, Schemes, Tolerance,
-};
+pub use root::{Challenger, PROTOCOL_VERSION, Prover, RootBody, Schemes};
 pub use schema::{BatchLayout, BatchLeaf, Leaf, Place, SchemaBody};
 pub use update::{Edit, Overlap, Roots, Scalar, Tree, UpdateBody};
 pub use zkdv_hash::challenge::Sampling;

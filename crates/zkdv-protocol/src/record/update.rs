@@ -1,8 +1,8 @@
+use super::configuration::{Commit, Configuration};
 use super::error::BodyError;
 use super::fields::{
     Fields, Parsed, bytes, digest, digest_value, list, named, non_empty, public_key, text_enum, unsigned,
 };
-use super::root::{Commit, Configuration};
 use crate::cbor::{Item, Value};
 use crate::key::PublicKey;
 use crate::limits::{MAX_EDIT_VALUE_BYTES, MAX_LEAVES, MAX_SCALARS_BYTES};
