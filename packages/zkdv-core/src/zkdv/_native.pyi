@@ -117,8 +117,8 @@ def batch_commit(words: NDArray[np.uint32], rolling_window: int, base: int) -> B
 class BatchCommitment:
     """What a batch digest is made of; with it, openings are made from the batch's words and verified without them."""
 
-    def __init__(
-        self,
+    def __new__(
+        cls,
         *,
         rows: int,
         width: int,
@@ -128,7 +128,7 @@ class BatchCommitment:
         window_count: int,
         rolling_window: int,
         base: int,
-    ) -> None: ...
+    ) -> Self: ...
     @property
     def digest(self) -> bytes:
         """The batch digest: what an update's record holds."""
@@ -432,7 +432,7 @@ class RecordReader:
         OSError: The file cannot be opened.
     """
 
-    def __init__(self, path: str | PathLike[str]) -> None: ...
+    def __new__(cls, path: str | PathLike[str]) -> Self: ...
     def __iter__(self) -> Self: ...
     def __next__(self) -> ReadRecord: ...
     @property
