@@ -100,8 +100,9 @@ def distributions_digest(installed: Iterable[metadata.Distribution] | None = Non
     lines: set[str] = set()
     for distribution in metadata.distributions() if installed is None else installed:
         # A broken leftover in site-packages has no name.
-        if not (name := distribution.metadata["Name"]):
+        if "Name" not in distribution.metadata:
             continue
+        name = distribution.metadata["Name"]
         identity = f"{re.sub(r'[-_.]+', '-', name).lower()}\t{distribution.version}"
         lines.add(identity)
         lines.update(f"{identity}\t{file}\t{digest}" for file, digest in _recorded_files(distribution))
