@@ -36,13 +36,13 @@ def test_probability_may_be_any_number_in_range(probability):
 
 @pytest.mark.parametrize("probability", [-0.1, 1.0001, math.nan, math.inf, -math.inf, 10**400])
 def test_probability_out_of_range_is_refused_with_value_and_range(probability):
-    with pytest.raises(ValueError, match=r"update_check_probability is .*; it is 0 to 1"):
+    with pytest.raises(ValueError, match=r"update_check_probability is .*; it is a number from 0 to 1"):
         zkdv.SamplingPolicy(probability)
 
 
 @pytest.mark.parametrize("probability", [True, False, "0.5", None, b"1", 1j, np.ones(1), [0.5]])
 def test_what_is_no_number_is_refused_as_probability(probability):
-    with pytest.raises(TypeError, match=r"update_check_probability is .*; it is a number, 0 to 1"):
+    with pytest.raises(TypeError, match=r"update_check_probability is .*; it is a number from 0 to 1"):
         zkdv.SamplingPolicy(probability)
 
 
@@ -85,7 +85,7 @@ def test_a_probability_that_contradicts_the_debug_policy_is_refused():
 @pytest.mark.parametrize("field", ["abs", "rel"])
 @pytest.mark.parametrize("value", [-1e-9, math.nan, math.inf])
 def test_tolerance_out_of_range_is_refused(field, value):
-    with pytest.raises(ValueError, match=rf"FloatTolerance\.{field} is .*; it is finite and at least 0"):
+    with pytest.raises(ValueError, match=rf"FloatTolerance\.{field} is .*; it is a finite number, at least 0"):
         zkdv.FloatTolerance(**{field: value})
 
 

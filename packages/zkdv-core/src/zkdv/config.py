@@ -1,13 +1,12 @@
 """What a run is configured with: frozen, checked where it is made, and committed in the transcript's first record."""
 
-import math
 import os
 import warnings
 from dataclasses import KW_ONLY, dataclass, field
-from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Protocol, Self, cast, runtime_checkable
 
+from zkdv._arguments import checked_integer, checked_number
 from zkdv.errors import ZKDVError, ZKDVWarning
 
 __all__ = ["Challenger", "EvidencePolicy", "FloatTolerance", "SamplingPolicy", "ZKDVConfig"]
@@ -67,9 +66,7 @@ class SamplingPolicy:
     check_every: int | None = None
 
     def __post_init__(self) -> None:
-        probability = _checked_float(
-            "SamplingPolicy.update_check_probability", self.update_check_probability, low=0.0, high=1.0
-        )
+        probability = checked_number("SamplingPolicy.update_check_probability", self.update_check_probability, 0.0, 1.0)
         object.__setattr__(self, "update_check_probability", probability)
         if isinstance(self.state_check_probability, bool) or self.state_check_probability != -1.0:
             raise ValueError(
@@ -78,7 +75,7 @@ class SamplingPolicy:
             )
         object.__setattr__(self, "state_check_probability", -1.0)
         if self.check_every is not None:
-            every = _checked_int("SamplingPolicy.check_every", self.check_every, low=1)
+            every = checked_integer("SamplingPolicy.check_every", self.check_every, 1)
             object.__setattr__(self, "check_every", every)
             if probability != 1 / every:
                 raise ValueError(
@@ -108,7 +105,7 @@ class SamplingPolicy:
             TypeError: `n` is no integer.
             ValueError: `n` is below 1.
         """
-        every = _checked_int("SamplingPolicy.DEBUGCheckEvery(n)", n, low=1)
+        every = checked_integer("SamplingPolicy.DEBUGCheckEvery(n)", n, 1)
         return cls(update_check_probability=1 / every, check_every=every)
 
     def as_record(self) -> dict[str, float | int]:
@@ -138,7 +135,7 @@ class FloatTolerance:
 
     def __post_init__(self) -> None:
         for name in ("abs", "rel"):
-            value = _checked_float(f"FloatTolerance.{name}", getattr(self, name), low=0.0)
+            value = checked_number(f"FloatTolerance.{name}", getattr(self, name), 0.0)
             object.__setattr__(self, name, value)
 
     def as_record(self) -> dict[str, float]:
@@ -177,7 +174,7 @@ class EvidencePolicy:
                 raise TypeError(f"EvidencePolicy.{name} is {value!r} ({type(value).__name__}); it is True or False")
         for name in ("checkpoint_interval", "keep"):
             if (value := getattr(self, name)) is not None:
-                object.__setattr__(self, name, _checked_int(f"EvidencePolicy.{name}", value, low=1))
+                object.__setattr__(self, name, checked_integer(f"EvidencePolicy.{name}", value, 1))
         if self.keep is not None and self.checkpoint_interval is None:
             raise ValueError(
                 f"EvidencePolicy.keep is {self.keep}, and checkpoint_interval is None: there are no checkpoints; "
@@ -342,27 +339,3 @@ def _check_choice(what: str, value: object, choices: tuple[str, ...]) -> None:
         raise TypeError(f"{what} is {value!r} ({type(value).__name__}); it is {accepted}")
     if value not in choices:
         raise ValueError(f"{what} is {value!r}; it is {accepted}")
-
-
-def _checked_float(what: str, value: object, *, low: float, high: float = math.inf) -> float:
-    """A number as float; numpy's scalars are numbers too, and bool, an int to Python, is none."""
-    accepted = f"{low:g} to {high:g}" if math.isfinite(high) else f"finite and at least {low:g}"
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"{what} is {value!r} ({type(value).__name__}); it is a number, {accepted}")
-    try:
-        number = float(value)
-    except OverflowError:  # An int beyond binary64.
-        number = math.inf
-    if not (low <= number <= high and math.isfinite(number)):
-        raise ValueError(f"{what} is {value!r}; it is {accepted}")
-    return number
-
-
-def _checked_int(what: str, value: object, *, low: int) -> int:
-    """An integer as int; numpy's integers are integers too, and bool, an int to Python, is none."""
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise TypeError(f"{what} is {value!r} ({type(value).__name__}); it is an integer, at least {low}")
-    number = int(value)
-    if number < low:
-        raise ValueError(f"{what} is {number}; it is an integer, at least {low}")
-    return number

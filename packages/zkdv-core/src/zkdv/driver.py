@@ -1,17 +1,16 @@
 """The life of a run: opening its transcript, taking updates, and closing it."""
 
-import math
 import os
 import threading
 import time
 import weakref
 from collections.abc import Mapping, Sequence
-from numbers import Integral, Real
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self
 
 from zkdv import _native, environment, identity
+from zkdv._arguments import checked_integer, checked_ratio
 from zkdv.config import ZKDVConfig
 from zkdv.errors import ZKDVError, ZKDVPoisonedError
 from zkdv.flowcontrol import Annotation, PipelineQueue
@@ -330,33 +329,3 @@ class Driver:
             self._opened().release()
         except _native.NativeError as error:
             raise ZKDVError(str(error)) from error
-
-
-def checked_integer(name: str, value: object, low: int, high: int) -> int:
-    """Return an argument as an int.
-
-    Raises:
-        TypeError: It is no integer.
-        ValueError: It is out of range.
-    """
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise TypeError(f"{name} is {value!r} ({type(value).__name__}); it is an int from {low} to {high}")
-    number = int(value)
-    if not low <= number <= high:
-        raise ValueError(f"{name} is {number}; it is from {low} to {high}")
-    return number
-
-
-def checked_ratio(name: str, value: object) -> float:
-    """Return an argument as a float above 0 and at most 1.
-
-    Raises:
-        TypeError: It is no number.
-        ValueError: It is out of range.
-    """
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"{name} is {value!r} ({type(value).__name__}); it is a number above 0 and at most 1")
-    ratio = float(value)
-    if not (math.isfinite(ratio) and 0.0 < ratio <= 1.0):
-        raise ValueError(f"{name} is {value}; it is above 0 and at most 1")
-    return ratio
