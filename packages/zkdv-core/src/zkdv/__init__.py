@@ -31,6 +31,8 @@ from zkdv.config import Challenger, EvidencePolicy, FloatTolerance, SamplingPoli
 from zkdv.errors import ZKDVError, ZKDVPoisonedError, ZKDVVerificationError, ZKDVWarning  # noqa: E402
 
 if TYPE_CHECKING:
+    # Where a frontend is not installed, a type checker says so at its use.
+    from zkdv import jax as jax
     from zkdv.verification import VerificationReport, verify
 
 __all__ = [
