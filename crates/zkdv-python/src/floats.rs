@@ -3,6 +3,7 @@
 //! XLA's threads flush subnormals to zero, libraries built for speed switch a whole process to it, and a new thread starts
 //! with the settings of the one that made it. Sums would then depend on who calls.
 
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 use std::arch::asm;
 
 /// Runs `work` with the default settings, and restores those of the thread.
@@ -62,7 +63,14 @@ fn set(control: Control) {
     unsafe { asm!("msr fpcr, {}", in(reg) control, options(nostack, preserves_flags)) };
 }
 
+/// Other architectures have no such setting, or nothing that is known to change it.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-compile_error!(
-    "zkdv-python sets the floating-point environment on x86_64 and aarch64; add this architecture to floats.rs"
-);
+type Control = ();
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+const DEFAULT: Control = ();
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+fn get() -> Control {}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+fn set((): Control) {}

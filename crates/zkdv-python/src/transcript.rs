@@ -1,5 +1,6 @@
 //! A transcript that is being written.
 
+use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::process;
 use std::sync::{Mutex, PoisonError};
@@ -64,10 +65,8 @@ impl Transcript {
     }
 
     #[getter]
-    fn path(&self) -> PyResult<&str> {
-        self.path
-            .to_str()
-            .ok_or_else(|| PyValueError::new_err("the path is not valid UTF-8"))
+    fn path(&self) -> &OsStr {
+        self.path.as_os_str()
     }
 
     #[getter]

@@ -8,20 +8,19 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 use zkdv_protocol::cbor::{Item, Key, MAX_DEPTH, Value};
 
+use crate::errors::guarded;
+
 /// Reads a Python value as one of a record.
 ///
 /// # Errors
 /// `TypeError` for another type, `ValueError` for an integer beyond 64 bits, nesting beyond the format's limit, and text
 /// that is no UTF-8; each names the place, such as `body.after.parameters`.
 pub(crate) fn from_python(object: &Bound<'_, PyAny>, name: &str) -> PyResult<Value> {
-    convert(
-        object,
-        &Place {
-            parent: None,
-            step: Step::Name(name),
-        },
-        MAX_DEPTH,
-    )
+    let place = Place {
+        parent: None,
+        step: Step::Name(name),
+    };
+    guarded(|| convert(object, &place, MAX_DEPTH))
 }
 
 /// Gives a value of a record to Python.

@@ -11,7 +11,7 @@ use zkdv_protocol::key::PublicKey;
 use zkdv_protocol::verify::{Options, Requirement, VerifyError, verify as verify_transcript};
 
 use crate::argument;
-use crate::errors::{detached, native_error, os_error};
+use crate::errors::{detached, guarded, native_error, os_error};
 
 /// How often Python is asked whether to go on, and told how far it is: often enough for a progress bar and for Ctrl-C.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
@@ -24,7 +24,7 @@ pub(crate) fn verify<'py>(
     options: &Bound<'py, PyDict>,
     progress: Option<Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let options = read_options(options)?;
+    let options = guarded(|| read_options(options))?;
     if let Some(progress) = &progress
         && !progress.is_callable()
     {
@@ -47,7 +47,7 @@ pub(crate) fn verify<'py>(
             (None, Err(error)) => Err(native_error(&error)),
         }
     })?;
-    pythonize::pythonize(py, &report).map_err(PyErr::from)
+    guarded(|| pythonize::pythonize(py, &report).map_err(PyErr::from))
 }
 
 /// Tells Python how far verification is, now and then.

@@ -224,6 +224,26 @@ def test_progress_goes_forward_to_the_end_and_may_stop_the_verification(tmp_path
         _native.verify(tmp_path / "run" / "records.cborl", {}, stop)
 
 
+def test_verification_can_be_interrupted(tmp_path):
+    write_run(tmp_path / "run", updates=100)
+    path = tmp_path / "run" / "records.cborl"
+    # Whatever it finds wrong, it has to look at all of it.
+    path.write_bytes(path.read_bytes() * 2000)
+    script = """
+        import signal, sys
+        from zkdv import _native
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        try:
+            _native.verify(sys.argv[1], {}, lambda done, total: None)
+        except KeyboardInterrupt:
+            print("interrupted")
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script), str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "interrupted\n", done.stderr
+
+
 def test_a_transcript_that_is_there_is_not_overwritten(tmp_path, identity):
     write_run(tmp_path / "run", identity=identity)
     before = (tmp_path / "run" / "records.cborl").read_bytes()
@@ -456,6 +476,14 @@ def test_a_forked_process_cannot_write_and_leaves_the_writer_alone(tmp_path):
         check=False,
     )
     assert done.stdout == "still locked\n", done.stderr
+
+
+def test_paths_that_are_no_text_are_given_as_python_gives_them(tmp_path, identity):
+    folder = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
+    transcript = _native.Transcript.create(folder, root_body(), identity)
+    assert transcript.path == f"{folder}/records.cborl"
+    transcript.release()
+    assert len(list(_native.RecordReader(folder))) == 1
 
 
 def test_identity_keys_are_private_files_that_other_libraries_read(tmp_path):
