@@ -61,6 +61,9 @@ def seal(function: Callable[..., Any], abstract_leaves: Sequence[Any]) -> Sealed
 def load(blob: bytes) -> export.Exported:
     """Read a sealed program.
 
+    JAX reads it with native code, which a crafted program can crash: read one that a stranger made in a process of its
+    own, with no more rights than it needs.
+
     Args:
         blob: `SealedProgram.blob`.
 
