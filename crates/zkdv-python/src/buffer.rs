@@ -1,6 +1,6 @@
 //! Bytes of Python's buffers and arrays, read where they lie.
 
-use pyo3::buffer::PyUntypedBuffer;
+use pyo3::buffer::{Element as BufferElement, PyUntypedBuffer};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyByteArray;
@@ -73,17 +73,20 @@ impl Bytes {
 
     /// The memory as 32-bit words: what NumPy calls `uint32`.
     pub(crate) fn as_words(&self, name: &str) -> PyResult<&[u32]> {
-        self.buffer.as_typed::<u32>().map_err(|_| {
-            PyTypeError::new_err(format!(
-                "{name} must be an array of uint32, aligned to 4 bytes; its format is {:?}",
-                self.buffer.format().to_string_lossy()
-            ))
-        })?;
+        let format = self.buffer.format();
+        if self.buffer.item_size() != 4 || !u32::is_compatible_format(format) {
+            let format = format.to_string_lossy();
+            return Err(PyTypeError::new_err(format!(
+                "{name} must be an array of uint32; its format is {format:?}"
+            )));
+        }
         let bytes = self.as_slice();
-        // SAFETY: every bit pattern is a u32, and `as_typed` checked format and alignment.
-        let (head, words, tail) = unsafe { bytes.align_to::<u32>() };
-        debug_assert!(head.is_empty() && tail.is_empty());
-        Ok(words)
+        // An empty array may point anywhere.
+        if bytes.is_empty() {
+            return Ok(&[]);
+        }
+        bytemuck::try_cast_slice(bytes)
+            .map_err(|_| PyValueError::new_err(format!("{name} is not aligned to 4 bytes; pass a copy of it")))
     }
 }
 

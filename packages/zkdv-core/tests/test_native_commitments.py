@@ -289,6 +289,17 @@ def test_subnormal_numbers_count_in_probes():
     assert probe.view(np.uint32).tolist() == [500500]
 
 
+def test_arrays_of_words_may_be_empty_anywhere_but_not_unaligned():
+    memory = np.zeros(64, np.uint8)
+    for start in range(4):
+        empty = memory[start:start].view(np.uint32)
+        digest, probe = _native.commit_leaf(memory, "uint8", (64,), 0.1, empty)
+        assert (digest, probe) == (blake3.blake3(memory).digest(), None)
+        assert _native.batch_commit(empty.reshape(0, 3), 2, 2**40 + 1).rows == 0
+    with pytest.raises(ValueError, match="words is not aligned to 4 bytes; pass a copy of it"):
+        _native.batch_commit(memory[1:13].view(np.uint32).reshape(1, 3), 2, 2**40 + 1)
+
+
 def test_leaves_are_refused_with_what_is_wrong():
     leaf, signs = np.zeros((2, 40), np.float32), np.zeros(2, np.uint32)
     with pytest.raises(ValueError, match="dtype `int4` cannot be committed to: several of its elements share a byte"):
