@@ -84,14 +84,14 @@ fn windows(rows: usize, width: usize) {
         });
     });
     run(&format!("batch commitment, {rows} x {width}"), || {
-        measure(count, || batch::commit(&matrix, 32, &base))
+        measure(count, || batch::commit(&matrix, 32, &base));
     });
 }
 
 /// Leaves to commit together.
 struct Leaves {
     ratio: f64,
-    leaves: Vec<(Dtype, Vec<u64>, Vec<u8>)>,
+    arrays: Vec<(Dtype, Vec<u64>, Vec<u8>)>,
     signs: Vec<u32>,
     length32: usize,
     length64: usize,
@@ -102,7 +102,7 @@ impl Leaves {
     fn new(dtype: Dtype, shapes: &[&[u64]], times: usize, ratio: f64) -> Self {
         let mut new = Self {
             ratio,
-            leaves: Vec::new(),
+            arrays: Vec::new(),
             signs: Vec::new(),
             length32: 0,
             length64: 0,
@@ -117,15 +117,18 @@ impl Leaves {
                 words * 32,
             ));
             let length = probe::length(shape, dtype, ratio).unwrap();
-            if dtype == Dtype::Float64 {
-                new.length64 += length
+            let total = if dtype == Dtype::Float64 {
+                &mut new.length64
             } else {
-                new.length32 += length
-            }
+                &mut new.length32
+            };
+            *total += length;
             // Exponents of moderate size, as weights have: subnormal numbers would be slow to add.
             let mut data = noise(bytes);
-            data.iter_mut().for_each(|byte| *byte = *byte & 0x8f | 0x30);
-            new.leaves.push((dtype, shape.to_vec(), data));
+            for byte in &mut data {
+                *byte = *byte & 0x8f | 0x30;
+            }
+            new.arrays.push((dtype, shape.to_vec(), data));
         }
         new
     }
@@ -133,7 +136,7 @@ impl Leaves {
     /// Commits with probes, beside plain digests of the same leaves.
     fn compare(&self) {
         let inputs: Vec<LeafInput<'_>> = self
-            .leaves
+            .arrays
             .iter()
             .map(|(dtype, shape, bytes)| LeafInput {
                 dtype: *dtype,
@@ -159,9 +162,9 @@ impl Leaves {
             bytes,
             work,
             ("blake3 of each leaf", || {
-                inputs.iter().for_each(|input| {
+                for input in &inputs {
                     black_box(blake3::Hasher::new().update_rayon(input.bytes).finalize());
-                });
+                }
             }),
         );
     }

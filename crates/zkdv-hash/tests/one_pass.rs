@@ -1,5 +1,10 @@
 //! Digests and probes in one pass: against BLAKE3, against sums by definition, and on any number of threads.
-#![allow(clippy::unwrap_used, clippy::cast_precision_loss, reason = "tests of small numbers")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::cast_precision_loss,
+    clippy::float_cmp,
+    reason = "tests of small numbers"
+)]
 
 use proptest::collection::vec;
 use proptest::prelude::*;

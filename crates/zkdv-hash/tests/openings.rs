@@ -212,6 +212,76 @@ proptest! {
 }
 
 #[test]
+fn chunks_at_the_edges_of_small_leaves() {
+    for length in [0usize, 1, 1023, 1024, 1025, 2047, 2048, 2049, 3072, 3073, 4096, 5120] {
+        let bytes: Vec<u8> = (0..=250).cycle().take(length).collect();
+        let digest = Digest::from(blake3::hash(&bytes));
+        let last = length.div_ceil(1024).max(1) as u64 - 1;
+        let length = length as u64;
+        let opening = chunk::open(&bytes, last).unwrap();
+        assert!(chunk::verify(&digest, length, last, &opening.bytes, &opening.chain));
+        let longer = [opening.chain.as_slice(), &[Digest::ZERO]].concat();
+        assert!(
+            !chunk::verify(&digest, length, last, &opening.bytes, &longer),
+            "{length}"
+        );
+        for other in [length + 1, length + 1023, length + 1024, length + 2048] {
+            assert!(
+                !chunk::verify(&digest, other, last, &opening.bytes, &opening.chain),
+                "{length} as {other}"
+            );
+            let padded = [opening.bytes.as_slice(), &[0; 1024]].concat();
+            assert!(
+                !chunk::verify(&digest, other, last, &padded[..1024], &opening.chain),
+                "{length} as {other}"
+            );
+        }
+    }
+}
+
+#[test]
+fn commitments_that_contradict_themselves_open_nothing() {
+    let words: Vec<u32> = (0..300).collect();
+    let matrix = Matrix::new(&words, 3, 100).unwrap();
+    let base = Base::from_root(&Digest::ZERO);
+    let honest = batch::commit(&matrix, 1, &base).unwrap();
+    // A prover may say anything in a digest of its own. What it says must still agree with what it shows.
+    let wider = BatchCommitment { width: 101, ..honest };
+    assert!(!batch::verify_row(
+        &wider.digest(),
+        &wider,
+        &batch::open_row(&matrix, 1).unwrap()
+    ));
+
+    // Blocks of another size than the protocol's, over the same numbers.
+    let numbers: Vec<u128> = [0].into_iter().chain(1..=300).chain([u128::MAX]).collect();
+    let absent = [5000];
+    for (size, trailing) in [(64, 0), (65, 0), (63, 0), (64, 1), (64, 16)] {
+        let encode = |block: &[u128]| -> Vec<u8> {
+            let bytes = block.iter().flat_map(|number| number.to_le_bytes());
+            bytes.chain(std::iter::repeat_n(0, trailing)).collect()
+        };
+        let blocks: Vec<Vec<u8>> = numbers.chunks(size).map(encode).collect();
+        let window_root = tree::root(TreeKind::BatchWindows, &blocks);
+        let said = BatchCommitment { window_root, ..honest };
+        let block = blocks.len() - 1;
+        let path = tree::open(TreeKind::BatchWindows, &blocks, block).unwrap();
+        let lower = BlockOpening {
+            block: block as u64,
+            bytes: blocks[block].clone(),
+            path,
+        };
+        let opening = AbsenceOpening { lower, upper: None };
+        let is_shown = batch::verify_absent(&said.digest(), &said, &base, &absent, &opening);
+        assert_eq!(
+            is_shown,
+            (size, trailing) == (64, 0),
+            "blocks of {size} and {trailing} bytes"
+        );
+    }
+}
+
+#[test]
 fn blocks_open_at_their_edges() {
     // 2 sentinels and 62, 63, 126, 127 windows: the list ends with a block, or begins the next.
     for windows in [0usize, 1, 61, 62, 63, 125, 126, 127, 200] {

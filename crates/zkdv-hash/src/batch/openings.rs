@@ -178,16 +178,15 @@ pub fn verify_absent(
 
 /// The numbers of a block that stands in the batch's list.
 fn block_numbers(batch: &BatchCommitment, opening: &BlockOpening) -> Option<Vec<u128>> {
+    const NUMBERS: u64 = BLOCK_NUMBERS as u64;
+    let BlockOpening { block, bytes, path } = opening;
     let numbers = batch.window_count.checked_add(2)?;
-    let blocks = numbers.div_ceil(BLOCK_NUMBERS as u64);
-    let length = numbers
-        .checked_sub(opening.block.checked_mul(BLOCK_NUMBERS as u64)?)?
-        .min(BLOCK_NUMBERS as u64);
-    let (bytes, rest) = opening.bytes.as_chunks::<NUMBER_BYTES>();
-    let is_whole = rest.is_empty() && bytes.len() as u64 == length;
+    let length = numbers.checked_sub(block.checked_mul(NUMBERS)?)?.min(NUMBERS);
+    let is_whole = bytes.len() as u64 == length * NUMBER_BYTES as u64;
     let stands = || {
-        let BlockOpening { block, bytes, path } = opening;
+        let blocks = numbers.div_ceil(NUMBERS);
         tree::verify(TreeKind::BatchWindows, &batch.window_root, blocks, *block, bytes, path)
     };
-    (is_whole && stands()).then(|| bytes.iter().map(|bytes| u128::from_le_bytes(*bytes)).collect())
+    let numbers = bytes.as_chunks().0.iter().map(|number| u128::from_le_bytes(*number));
+    (is_whole && stands()).then(|| numbers.collect())
 }

@@ -292,9 +292,9 @@ impl Layout {
         if self.is_scalar { 0 } else { self.dimension.div_ceil(32) }
     }
 
-    /// How many slices start before this byte of the leaf.
+    /// How many slices start before the real number at this byte of the leaf.
     pub(crate) fn slices_before(&self, byte: usize) -> usize {
-        let real = byte.div_ceil(self.real_bytes);
+        let real = byte / self.real_bytes;
         let (row, column) = (real / self.dimension, real % self.dimension);
         // Slice j starts at floor(j * d / k), which is before the column exactly where j * d / k is.
         let slices = (column as u128 * self.kept as u128).div_ceil(self.dimension as u128);

@@ -98,7 +98,8 @@ impl<E: Element> NullaryFnOnce for Vectorized<'_, E> {
             slice += 1;
             start = stop;
             if slice == kept {
-                (row, slice, start, remainder) = (row + 1, 0, 0, 0);
+                // The remainder is 0 again, as `kept` times the dimension is divided by `kept`.
+                (row, slice, start) = (row + 1, 0, 0);
             }
         }
     }
