@@ -12,6 +12,7 @@
 mod forge;
 mod model;
 mod run;
+pub mod targets;
 
 pub use forge::{Forge, TestKey};
 pub use model::Model;

@@ -464,8 +464,8 @@ impl<'a> Run<'a> {
             tolerance: self.settings.configuration().tolerance,
             parameter,
             optimizer,
-            distance: with_values.then_some(distance),
-            probes: with_values.then_some(true),
+            distance: (style != CheckStyle::Exact).then_some(distance),
+            probes: (style != CheckStyle::Exact).then_some(true),
         }
     }
 

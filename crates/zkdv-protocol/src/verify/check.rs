@@ -38,23 +38,24 @@ pub(crate) fn judge(
     .collect()
 }
 
-/// What stands in a check depends on how it ended.
+/// What stands in a check depends on whether it was exact, and on which production values were still there.
 fn judge_shape(body: &CheckBody) -> Result<(), Finding> {
-    let coordinates = || [&body.parameter, &body.optimizer].into_iter().flatten();
-    let has_values = |coordinate: &Coordinate| coordinate.committed.is_some() && coordinate.replayed.is_some();
-    let has_any = |coordinate: &Coordinate| {
-        coordinate.committed.is_some() || coordinate.replayed.is_some() || coordinate.opening.is_some()
-    };
+    let mut coordinates = [&body.parameter, &body.optimizer].into_iter().flatten();
     let message = if body.exact {
-        let bare = !coordinates().any(has_any) && body.distance.is_none() && body.probes.is_none();
-        (!bare).then_some("an exact check carries no values, openings, distance or probes, this one does")
-    } else if body.verdict == Verdict::Unresolved {
-        let bare = !coordinates().any(has_any);
-        (!bare).then_some("an unresolved check carries no values or openings, because they were gone; this one does")
+        let has_values = |coordinate: &Coordinate| {
+            coordinate.committed.is_some() || coordinate.replayed.is_some() || coordinate.opening.is_some()
+        };
+        let is_bare = !coordinates.any(has_values) && body.distance.is_none() && body.probes.is_none();
+        (!is_bare).then_some("an exact check carries no values, openings, distance or probes, this one does")
     } else {
-        let full = coordinates().all(has_values) && body.distance.is_some() && body.probes.is_some();
-        (!full).then_some(
-            "a check that is neither exact nor unresolved carries distance, probes, and both values at each coordinate; this one does not",
+        let is_whole = |coordinate: &Coordinate| match (&coordinate.committed, &coordinate.replayed) {
+            (Some(_), Some(_)) => true,
+            (None, None) => coordinate.opening.is_none(),
+            _ => false,
+        };
+        let is_whole = coordinates.all(is_whole) && body.distance.is_some() && body.probes.is_some();
+        (!is_whole).then_some(
+            "a check that is not exact carries distance and probes, and at a coordinate both values or nothing; this one does not",
         )
     };
     message.map_or(Ok(()), |message| Err((Code::BodyInvalid, message.to_owned())))
@@ -109,21 +110,28 @@ fn judge_values(
             )),
         };
     }
-    if body.verdict == Verdict::Unresolved {
-        return Ok(());
-    }
     let mut within = body.probes == Some(true);
+    let mut gone = false;
     let mut largest = 0.0_f64;
     for (coordinate, tree, root) in [
         (&body.parameter, Tree::Parameters, committed.parameters),
         (&body.optimizer, Tree::Optimizer, committed.optimizer),
     ] {
         let Some(coordinate) = coordinate else { continue };
-        let comparison = judge_coordinate(coordinate, tree, root, layout.tree(tree), tolerance)?;
-        within &= comparison.within;
-        largest = largest.max(comparison.distance);
+        match judge_coordinate(coordinate, tree, root, layout.tree(tree), tolerance)? {
+            Some(comparison) => {
+                within &= comparison.within;
+                largest = largest.max(comparison.distance);
+            }
+            None => gone = true,
+        }
     }
-    judge_verdict(body, within, largest)
+    let expected = match (within, gone) {
+        (false, _) => Verdict::Failed,
+        (true, true) => Verdict::Unresolved,
+        (true, false) => Verdict::Passed,
+    };
+    judge_verdict(body, expected, largest)
 }
 
 fn judge_coordinates(body: &CheckBody, draw: Draw) -> Result<(), Finding> {
@@ -154,7 +162,7 @@ fn judge_coordinate(
     root: Option<Digest>,
     layout: &TreeLayout,
     tolerance: Tolerance,
-) -> Result<Comparison, Finding> {
+) -> Result<Option<Comparison>, Finding> {
     let invalid = |why: &str| {
         Err((
             Code::CheckOpening,
@@ -162,7 +170,7 @@ fn judge_coordinate(
         ))
     };
     let (Some(committed), Some(replayed)) = (&coordinate.committed, &coordinate.replayed) else {
-        return invalid("the committed or the replayed element is not given");
+        return Ok(None);
     };
     let Some(located) = layout.locate(coordinate.index) else {
         return invalid("there is no such element");
@@ -179,6 +187,7 @@ fn judge_coordinate(
     }
     let dtype = located.leaf.dtype;
     element::compare(dtype, committed, replayed, tolerance)
+        .map(Some)
         .ok_or(())
         .or_else(|()| {
             let (size, committed, replayed) = (dtype.size_bytes(), committed.len(), replayed.len());
@@ -230,8 +239,7 @@ fn judge_opening(
     }
 }
 
-fn judge_verdict(body: &CheckBody, within: bool, largest: f64) -> Result<(), Finding> {
-    let expected = if within { Verdict::Passed } else { Verdict::Failed };
+fn judge_verdict(body: &CheckBody, expected: Verdict, largest: f64) -> Result<(), Finding> {
     if body.verdict != expected {
         return Err((
             Code::CheckTolerance,

@@ -204,6 +204,16 @@ fn parameter(body: &mut CheckBody) -> &mut Coordinate {
     body.parameter.as_mut().expect("drawn")
 }
 
+/// A coordinate whose production value was gone.
+fn bare(index: u64) -> Coordinate {
+    Coordinate {
+        index,
+        committed: None,
+        replayed: None,
+        opening: None,
+    }
+}
+
 fn opening(body: &mut CheckBody) -> &mut Opening {
     parameter(body).opening.as_mut().expect("opened")
 }
@@ -266,6 +276,8 @@ fn tolerant_checks_of_a_prover_who_misstates_them() {
             |body| body.distance = Some(f64::NAN),
             |body| parameter(body).replayed = Some(vec![0; 4]),
             |body| parameter(body).replayed = Some(f32::NAN.to_le_bytes().to_vec()),
+            |body| body.verdict = Verdict::Unresolved,
+            |body| *parameter(body) = bare(parameter(body).index),
         ],
     );
     assert_misstated(
@@ -297,8 +309,8 @@ fn tolerant_checks_of_a_prover_who_misstates_them() {
             |body| body.probes = None,
             |body| body.distance = None,
             |body| body.exact = true,
-            |body| body.verdict = Verdict::Unresolved,
             |body| parameter(body).replayed = None,
+            |body| (parameter(body).committed, parameter(body).replayed) = (None, None),
         ],
     );
     let unresolved = Settings {
@@ -309,5 +321,14 @@ fn tolerant_checks_of_a_prover_who_misstates_them() {
         &unresolved,
         Code::BodyInvalid,
         &[|body| parameter(body).committed = Some(vec![0; 4])],
+    );
+    assert_misstated(
+        &unresolved,
+        Code::CheckTolerance,
+        &[
+            |body| body.verdict = Verdict::Passed,
+            |body| body.verdict = Verdict::Failed,
+            |body| body.probes = Some(false),
+        ],
     );
 }
