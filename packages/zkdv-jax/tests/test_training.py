@@ -6,75 +6,18 @@ import subprocess
 import sys
 from pathlib import Path
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from blake3 import blake3
 from flax.errors import ScopeParamShapeError
+from small_run import ROWS, WIDTH, batches, check_every, make_state, records, run, train_step, verified
 
 import zkdv
 import zkdv.jax
 from zkdv import _native
 from zkdv.errors import ZKDVError, ZKDVPoisonedError, ZKDVVerificationError, ZKDVWarning
-
-MODEL = nn.Sequential([nn.Dense(16), nn.relu, nn.Dense(3)])
-ROWS, WIDTH = 8, 5
-
-
-def make_state(proof=None, tx=None):
-    params = MODEL.init(jax.random.key(0), jnp.zeros((1, WIDTH)))["params"]
-    return zkdv.jax.contrib.TrainState.create(
-        proof=proof, apply_fn=MODEL.apply, params=params, tx=tx or optax.adam(1e-2)
-    )
-
-
-def batches(count):
-    generator = np.random.default_rng(0)
-    for _ in range(count):
-        yield generator.normal(size=(ROWS, WIDTH)).astype(np.float32), generator.integers(0, 3, ROWS).astype(np.int32)
-
-
-def train_step(state, images, labels):
-    def loss(params):
-        logits = state.apply_fn({"params": params}, images)
-        return optax.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
-
-    value, grads = jax.value_and_grad(loss)(state.params)
-    return state.apply_gradients(grads=grads), value
-
-
-def check_every(n, **options):
-    return zkdv.ZKDVConfig(name="test", sampling_policy=zkdv.SamplingPolicy.DEBUGCheckEvery(n), **options)
-
-
-def run(folder, config, updates=10, **options):
-    with zkdv.jax.ZKDV(folder, config, **options) as proof:
-        proof.start(rolling_window=4)
-        step = proof.jit(train_step, donate_argnums=(0,))
-        state = make_state(proof)
-        for images, labels in batches(updates):
-            state, _ = step(state, images, labels)
-    return state
-
-
-def verified(folder, **options):
-    [report] = zkdv.verify(folder, **options).runs
-    return report
-
-
-def records(folder, kind=None):
-    found = list(_native.RecordReader(str(folder / "records.cborl")))
-    return [record for record in found if kind is None or record["type"] == kind]
-
-
-@pytest.fixture(autouse=True)
-def identity(tmp_path, monkeypatch):
-    path = tmp_path / "identity.pem"
-    _native.Identity.generate(str(path))
-    monkeypatch.setenv("ZKDV_IDENTITY", str(path))
 
 
 def test_training_under_a_proof_equals_plain_training_bit_for_bit(tmp_path):
@@ -350,7 +293,7 @@ import json, sys
 from pathlib import Path
 folder = Path(sys.argv[1])
 sys.path.insert(0, sys.argv[2])
-from test_training import check_every, records, run
+from small_run import check_every, records, run
 run(folder, check_every(3), updates=7, replay_snapshot_interval=4)
 after = [record["body"]["after"] for record in records(folder, "update")]
 print(json.dumps([{tree: root.hex() for tree, root in roots.items() if "probes" not in tree} for roots in after]))

@@ -19,6 +19,7 @@ from zkdv.batch import BatchLayout
 from zkdv.errors import ZKDVError
 from zkdv.jax import _replay_export
 from zkdv.jax._commitment_plan import dtype_name
+from zkdv.jax._overlap import carry_policy, policy_of
 from zkdv.jax._pipeline import JAXPipeline, JAXProgram, SealedReplay, committed_form
 from zkdv.jax._staging import StagedFunction, stage
 from zkdv.pipeline import PendingUpdate, SealedProgram, Submission
@@ -39,11 +40,13 @@ class _Variant:
         staged: The function, split at its transition.
         program: Its replay program.
         avals: Shape, dtype and weak type of every input leaf.
+        policy: The overlap policy at the time of the trace, which states in the result carry.
     """
 
     staged: StagedFunction
     program: JAXProgram
     avals: tuple[jax.core.ShapedArray, ...]
+    policy: overlap.Policy
 
 
 class JitFunction:
@@ -90,7 +93,7 @@ class JitFunction:
         staged = variant.staged
         state = [leaves[index] for index in staged.state_inputs]
         batch = [leaves[index] for index in staged.batch_inputs]
-        policy = self._policy(values)
+        policy = self._policy(staged, leaves, values)
 
         index, submission, before = pipeline.begin(variant.program, policy, state)
         try:
@@ -118,7 +121,7 @@ class JitFunction:
             after[:count],
         )
         pipeline.submit(update, after)
-        return result
+        return result if policy is variant.policy else carry_policy(result, policy)
 
     def _step(self, evidence_inputs: tuple[Any, Any], *values: Any) -> tuple[Any, list[Any], tuple[Any, Any, Any]]:
         """Trace the function with the commitment of the state after it."""
@@ -150,6 +153,7 @@ class JitFunction:
         variant = self._variants.get(key)
         if variant is None:
             staged = self._stage(values)
+            self._refuse_given_away_state(staged)
             schema = _schema(staged, leaves)
             pipeline.declare(schema)
             avals = tuple(jax.typeof(leaf) for leaf in leaves)
@@ -157,7 +161,8 @@ class JitFunction:
             abstract, replay = _replay_over_words(staged, inputs)
             batch_dtypes = tuple(np.dtype(leaf.dtype) for leaf in schema.batch.leaves)
             sealed = pipeline.queue.submit("start", _seal, replay, abstract, len(staged.parameter_inputs))
-            variant = _Variant(staged, JAXProgram(sealed, batch_dtypes=batch_dtypes), avals)
+            policy = self._policy(staged, leaves, values)
+            variant = _Variant(staged, JAXProgram(sealed, batch_dtypes=batch_dtypes), avals, policy)
             self._variants[key] = variant
         return variant
 
@@ -185,12 +190,25 @@ class JitFunction:
                 )
         return self._stage(values)
 
-    def _policy(self, values: Sequence[Any]) -> overlap.Policy:
-        for value in values:
-            policy = getattr(value, "zkdv_overlap", None)
-            if policy is not None:
-                return overlap.Policy(policy)
-        return overlap.UNCHECKED
+    def _policy(self, staged: StagedFunction, leaves: Sequence[Any], values: Sequence[Any]) -> overlap.Policy:
+        if staged.overlap_input is not None:
+            return overlap.Policy(int(leaves[staged.overlap_input]))
+        if staged.layout.overlap is not None:
+            return staged.layout.overlap
+        policy = policy_of(values)
+        return overlap.UNCHECKED if policy is None else policy
+
+    def _refuse_given_away_state(self, staged: StagedFunction) -> None:
+        if not staged.layout.keeps_optimizer:
+            return
+        for index in staged.optimizer_inputs:
+            if staged.input_arguments[index] in self._donated_dynamic:
+                name = self._signature.names[self._dynamic[staged.input_arguments[index]]]
+                raise ZKDVError(
+                    f"{staged.layout.api}: {self._signature.name} donates {name}, which holds the optimizer state "
+                    "before the update; a sampled check may need it, so donate the parameters alone, as an argument "
+                    "of their own"
+                )
 
     def _gives_away_batch(self, staged: StagedFunction) -> bool:
         return any(staged.input_arguments[index] in self._donated_dynamic for index in staged.batch_inputs)

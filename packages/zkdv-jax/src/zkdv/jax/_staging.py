@@ -8,6 +8,7 @@ import jax
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, jaxpr_as_fun, jaxprs_in_params
 
 from zkdv.errors import ZKDVError
+from zkdv.jax._transaction import open_transactions
 from zkdv.jax._transition import TransitionLayout, TransitionOperands, leaf_name, transition_p
 
 __all__ = ["StagedFunction", "stage"]
@@ -32,6 +33,7 @@ class StagedFunction:
         input_names: Names of all input leaves.
         input_arguments: For each input leaf, the argument that it belongs to.
         after_results: Result of `step` that holds each state leaf after the update, parameters first.
+        overlap_input: Input that holds the overlap policy, where one does.
         replay: The program up to the transition: takes parameter, optimizer and batch leaves, in this order, and gives
             the deltas, the new parameter and the new optimizer leaves.
     """
@@ -47,6 +49,7 @@ class StagedFunction:
     input_names: tuple[str, ...]
     input_arguments: tuple[int, ...]
     after_results: tuple[int, ...]
+    overlap_input: int | None
     replay: Callable[..., list[Any]]
 
     @property
@@ -70,7 +73,8 @@ def stage(
         ZKDVError: There is no transition, more than one, one inside a control-flow primitive, or one whose state leaves
             are not inputs of the function.
     """
-    closed, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
+    with open_transactions(name):
+        closed, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
     result_tree = jax.tree.structure(shapes)
     flat = _inline(closed, name)
     layout, operands = flat.layout, flat.operands
@@ -109,6 +113,7 @@ def stage(
         input_names=tuple(paths),
         input_arguments=tuple(input_arguments),
         after_results=after_results,
+        overlap_input=_overlap_input(operands, inputs, layout.api),
         replay=flat.program(replay_inputs, replay_results, _needed(flat.equations, replay_results)),
     )
 
@@ -253,6 +258,18 @@ def _input_indices(
     return tuple(indices)
 
 
+def _overlap_input(operands: TransitionOperands, inputs: dict[Var, int], api: str) -> int | None:
+    if not operands.overlap:
+        return None
+    [atom] = operands.overlap
+    if isinstance(atom, Literal) or atom not in inputs:
+        raise ZKDVError(
+            f"{api}: the overlap policy is computed inside the function; it is read before each call, so give a "
+            "constant or pass it as an argument"
+        )
+    return inputs[atom]
+
+
 def _place_after(closed: ClosedJaxpr, flat: _FlatProgram) -> tuple[list[Any], tuple[int, ...]]:
     """Find each state leaf after the update among the results; those that are not returned are added at the end."""
     results = list(flat.results)
@@ -261,7 +278,11 @@ def _place_after(closed: ClosedJaxpr, flat: _FlatProgram) -> tuple[list[Any], tu
         if not isinstance(atom, Literal) and atom in flat.marked:
             place.setdefault(flat.marked[atom], index)
     after = [*flat.operands.parameters_after, *flat.operands.optimizer_after]
+    # Whoever goes on with the arrays that went into the transaction returns the same values.
+    returned = {atom: index for index, atom in enumerate(flat.results) if not isinstance(atom, Literal)}
     for index, atom in enumerate(after):
+        if index not in place and not isinstance(atom, Literal) and atom in returned:
+            place[index] = returned[atom]
         if index not in place:
             place[index] = len(results)
             results.append(atom)

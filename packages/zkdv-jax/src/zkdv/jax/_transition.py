@@ -13,6 +13,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from zkdv.errors import ZKDVError
+from zkdv.overlap import Policy
 
 __all__ = ["TransitionLayout", "mark", "transition_p"]
 
@@ -26,17 +27,23 @@ class TransitionLayout:
         parameters: Names of the parameter leaves; one operand each before the update, one update each, one each after.
         optimizer: Names of the optimizer leaves (all other state); one operand each before and one each after.
         batch: Number of operands that the user declared as the batch, or None where every other input is the batch.
+        overlap: The overlap policy where it is a constant of the function.
+        overlap_operand: Whether the overlap policy is the last operand.
+        keeps_optimizer: Whether the optimizer leaves before the update must not be donated.
     """
 
     api: str
     parameters: tuple[str, ...]
     optimizer: tuple[str, ...]
     batch: int | None
+    overlap: Policy | None = None
+    overlap_operand: bool = False
+    keeps_optimizer: bool = False
 
     def split(self, operands: Sequence[Any]) -> "TransitionOperands":
         """Divide the marker's operands."""
         parameters, optimizer = len(self.parameters), len(self.optimizer)
-        stops = [parameters, optimizer, self.batch or 0, parameters, parameters, optimizer]
+        stops = [parameters, optimizer, self.batch or 0, parameters, parameters, optimizer, int(self.overlap_operand)]
         parts: list[list[Any]] = []
         start = 0
         for length in stops:
@@ -55,10 +62,18 @@ class TransitionOperands:
     deltas: list[Any]
     parameters_after: list[Any]
     optimizer_after: list[Any]
+    overlap: list[Any]
 
 
 def mark(
-    *, api: str, batch: Any | None, parameters: tuple[Any, Any], optimizer: tuple[Any, Any], deltas: Any
+    *,
+    api: str,
+    batch: Any | None,
+    parameters: tuple[Any, Any],
+    optimizer: tuple[Any, Any],
+    deltas: Any,
+    overlap: Any | None = None,
+    keeps_optimizer: bool = False,
 ) -> tuple[Any, Any]:
     """Mark a transition and return the state after it.
 
@@ -68,6 +83,9 @@ def mark(
         parameters: Parameter trees before and after the update; same structure, shapes and dtypes.
         optimizer: Trees of all other state before and after the update; same structure, shapes and dtypes.
         deltas: The update that was applied, a tree like the parameters.
+        overlap: The overlap policy, a `Policy` or an integer scalar among the function's inputs; None where the host
+            takes it from the state.
+        keeps_optimizer: Whether the optimizer leaves before the update must not be donated.
 
     Returns:
         Parameters and other state after the update, unchanged.
@@ -79,9 +97,25 @@ def mark(
     optimizer_names, optimizer_before, optimizer_after, optimizer_tree = _pair(api, "optimizer state", *optimizer)
     _, _, delta_leaves, _ = _pair(api, "deltas", parameters[0], deltas)
     batch_leaves = [] if batch is None else jax.tree.leaves(batch)
-    layout = TransitionLayout(api, parameter_names, optimizer_names, None if batch is None else len(batch_leaves))
+    overlap_operands = [] if overlap is None or isinstance(overlap, Policy) else [overlap]
+    layout = TransitionLayout(
+        api,
+        parameter_names,
+        optimizer_names,
+        None if batch is None else len(batch_leaves),
+        overlap if isinstance(overlap, Policy) else None,
+        bool(overlap_operands),
+        keeps_optimizer,
+    )
     results = transition_p.bind(
-        *before, *optimizer_before, *batch_leaves, *delta_leaves, *after, *optimizer_after, layout=layout
+        *before,
+        *optimizer_before,
+        *batch_leaves,
+        *delta_leaves,
+        *after,
+        *optimizer_after,
+        *overlap_operands,
+        layout=layout,
     )
     count = len(parameter_names)
     return (

@@ -11,6 +11,7 @@ from flax.training import train_state
 
 from zkdv import overlap
 from zkdv.errors import ZKDVError
+from zkdv.jax._overlap import UntracedPolicy
 from zkdv.jax._proof import ZKDV
 from zkdv.jax._transition import mark
 
@@ -27,10 +28,18 @@ class TrainState(train_state.TrainState):  # type: ignore[misc]  # flax ships no
     goes through `apply_gradients(grads=…, field=…)`.
 
     Attributes:
-        zkdv_overlap: Overlap policy of the update; default `zkdv.overlap.UNCHECKED`.
+        zkdv_overlap: Overlap policy of the update; default `zkdv.overlap.UNCHECKED`. It is read on the host before each
+            call and is no part of the traced program: `state.replace(zkdv_overlap=...)` never compiles anew.
     """
 
-    zkdv_overlap: overlap.Policy = struct.field(pytree_node=False, default=overlap.UNCHECKED)
+    zkdv_overlap: overlap.Policy | UntracedPolicy = struct.field(
+        pytree_node=False, default=UntracedPolicy(overlap.UNCHECKED)
+    )
+
+    def __post_init__(self) -> None:
+        """Keep the policy out of what traces and caches compare."""
+        if not isinstance(self.zkdv_overlap, UntracedPolicy):
+            object.__setattr__(self, "zkdv_overlap", UntracedPolicy(self.zkdv_overlap))
 
     @classmethod
     def create(
@@ -65,7 +74,7 @@ class TrainState(train_state.TrainState):  # type: ignore[misc]  # flax ships no
             params=params,
             tx=tx,
             opt_state=tx.init(params),
-            zkdv_overlap=overlap.Policy(zkdv_overlap),
+            zkdv_overlap=UntracedPolicy(zkdv_overlap),
             **extra,
         )
 

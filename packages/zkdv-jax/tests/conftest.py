@@ -1,0 +1,13 @@
+"""Fixtures of the JAX frontend's tests."""
+
+import pytest
+
+from zkdv import _native
+
+
+@pytest.fixture(autouse=True)
+def identity(tmp_path, monkeypatch):
+    """Give every test an identity key of its own."""
+    path = tmp_path / "identity.pem"
+    _native.Identity.generate(str(path))
+    monkeypatch.setenv("ZKDV_IDENTITY", str(path))
