@@ -41,6 +41,13 @@ fn main() {
             });
         }
     }
+    for width in [1u64, 3, 8, 10, 16, 31] {
+        let rows = 10_000_000 / width;
+        let name = format!("narrow leaf digest and probe, float32 ({rows}, {width})");
+        run(&name, || {
+            Leaves::new(Dtype::Float32, &[&[rows, width]], 1, RATIO).compare();
+        });
+    }
     for ratio in [0.001, 0.1, 0.3, 1.0] {
         let name = format!("leaf digest and probe, float32 (10000, 1000), ratio {ratio}");
         run(&name, || {

@@ -11,11 +11,9 @@ use crate::dtype::ProbeKind;
 use crate::probe::{self, Layout, ProbeOut};
 use crate::{Digest, Dtype, HashError, leaf};
 
-/// A power of two of BLAKE3 chunks: enough for its widest vector code, small enough for a core's second-level cache.
-const BLOCK_BYTES: usize = 64 * 1024;
-
-/// Work below this many bytes stays on one thread.
-const PARALLEL_BYTES: usize = 2 * BLOCK_BYTES;
+/// What one thread does at a time. A power of two of BLAKE3 chunks: enough for its widest vector code, worth a handover
+/// to another thread, small enough for a core's second-level cache.
+const BLOCK_BYTES: usize = 128 * 1024;
 
 /// What hashing and bookkeeping of a leaf cost besides its bytes, in bytes hashed in the same time.
 const LEAF_COST_BYTES: usize = 512;
@@ -167,7 +165,7 @@ fn commit(plan: &[Planned<'_>], mut outputs: Outputs<'_>) {
     let cost = plan
         .iter()
         .fold(0usize, |cost, planned| cost.saturating_add(planned.cost));
-    if plan.len() < 2 || cost < PARALLEL_BYTES {
+    if plan.len() < 2 || cost <= BLOCK_BYTES {
         for planned in plan {
             let rest = std::mem::take(&mut outputs);
             let (own, rest) = rest.split_after(std::slice::from_ref(planned));
@@ -286,13 +284,10 @@ impl Pass<'_> {
             .layout
             .map_or(0, |layout| layout.slices_before(middle) - layout.slices_before(start));
         let (left_out, right_out) = out.split_at(slices);
-        let left = || self.subtree(start, middle, left_out);
-        let right = || self.subtree(middle, stop, right_out);
-        if stop - start < PARALLEL_BYTES {
-            (left(), right())
-        } else {
-            rayon::join(left, right)
-        }
+        rayon::join(
+            || self.subtree(start, middle, left_out),
+            || self.subtree(middle, stop, right_out),
+        )
     }
 
     /// Sums the slices that start from this byte on, as many as there is room for.
