@@ -6,7 +6,8 @@ require_core("zkdv-jax")
 
 # Only now: an older core may lack what these import.
 from zkdv.jax import contrib  # noqa: E402
+from zkdv.jax._index import index  # noqa: E402
 from zkdv.jax._proof import ZKDV  # noqa: E402
 from zkdv.jax._transaction import Transaction  # noqa: E402
 
-__all__ = ["ZKDV", "Transaction", "contrib"]
+__all__ = ["ZKDV", "Transaction", "contrib", "index"]

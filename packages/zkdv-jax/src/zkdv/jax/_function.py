@@ -4,6 +4,7 @@
 """
 
 import functools
+import types
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from zkdv.jax._overlap import carry_policy, policy_of
 from zkdv.jax._pipeline import JAXPipeline, JAXProgram, SealedReplay, committed_form
 from zkdv.jax._staging import StagedFunction, stage
 from zkdv.pipeline import PendingUpdate, SealedProgram, Submission
-from zkdv.schema import LeafSpec, Schema
+from zkdv.schema import Due, LeafSpec, Schema
 from zkdv.signature import FunctionSignature
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class JitFunction:
         )
         self._variants: dict[Any, _Variant] = {}
         self._tracing: _Variant | None = None
-        self._jit = jax.jit(
+        self._jit: Any = jax.jit(
             self._step,
             static_argnums=tuple(position + 1 for position in self._static),
             donate_argnums=tuple(position + 1 for position in self._donated),
@@ -86,6 +87,39 @@ class JitFunction:
         values = self._signature.bind(args, kwargs)
         with self._proof.update_lock:
             return self._update(self._proof.jax_pipeline, values)
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        """Bind a method: the instance is its first argument, usually a static one."""
+        return self if instance is None else types.MethodType(self, instance)
+
+    def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
+        """Lower the program of one update for these arguments, commitments included, without running it."""
+        lowered: jax.stages.Lowered = self._staged_call(self._jit.lower, args, kwargs)
+        return lowered
+
+    def trace(self, *args: Any, **kwargs: Any) -> jax.stages.Traced:
+        """Trace the program of one update for these arguments, commitments included, without running it."""
+        traced: jax.stages.Traced = self._staged_call(self._jit.trace, args, kwargs)
+        return traced
+
+    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+        """Return shapes and dtypes of the function's result for these arguments, without running it."""
+        return self._staged_call(self._jit.eval_shape, args, kwargs)[0]
+
+    def clear_cache(self) -> None:
+        """Drop the compiled programs; the next call compiles anew and keeps to the sealed program."""
+        self._jit.clear_cache()
+
+    def _staged_call(self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        values = self._signature.bind(args, kwargs)
+        with self._proof.update_lock:
+            pipeline = self._proof.jax_pipeline
+            leaves, tree = jax.tree.flatten([values[position] for position in self._dynamic])
+            self._tracing = self._variant(pipeline, values, leaves, tree)
+            try:
+                return call((pipeline.due_operand(Due()), pipeline.signs), *values)
+            finally:
+                self._tracing = None
 
     def _update(self, pipeline: JAXPipeline, values: tuple[Any, ...]) -> Any:
         leaves, tree = jax.tree.flatten([values[position] for position in self._dynamic])

@@ -1,0 +1,60 @@
+"""Elements of a pytree by their position in its concatenation."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import zkdv.jax
+
+TREE = {"a": jnp.arange(6.0).reshape(2, 3), "b": jnp.zeros((0, 4)), "c": jnp.float32(7), "d": jnp.arange(4.0) + 10}
+FLAT = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(TREE)])
+
+
+@pytest.mark.parametrize("jitted", [True, False])
+@pytest.mark.parametrize("position_type", [np.uint64, np.int32, int])
+def test_every_element_is_that_of_the_concatenation(jitted, position_type):
+    pick = jax.jit(zkdv.jax.index) if jitted else zkdv.jax.index
+    for position, expected in enumerate(FLAT):
+        element = pick(TREE, position_type(position))
+        assert (element.shape, element.dtype) == ((), jnp.float32)
+        assert element == expected
+
+
+def test_leaves_are_promoted_to_one_dtype():
+    tree = [jnp.ones(2, jnp.bfloat16), jnp.arange(3, dtype=jnp.float32)]
+    assert zkdv.jax.index(tree, 4) == 2
+    assert zkdv.jax.index(tree, 0).dtype == jnp.float32
+
+
+def test_the_concatenation_is_never_built():
+    text = jax.jit(zkdv.jax.index).lower(TREE, np.uint64(3)).as_text()
+    assert "concatenate" not in text
+
+
+def test_positions_past_two_to_the_31_reach_their_element_without_64_bit_types():
+    assert not jax.config.jax_enable_x64
+    count = 2**31 + 1
+    program = jax.make_jaxpr(zkdv.jax.index)
+    with jax.enable_x64(True):
+        jaxpr = program([jax.ShapeDtypeStruct((count,), jnp.bool_)], jax.ShapeDtypeStruct((), np.uint64))
+    text = str(jaxpr)
+    assert f"{count}:u64[]" in text
+    assert "i32" not in text
+
+
+@pytest.mark.slow
+def test_one_bool_leaf_of_more_than_two_to_the_31_elements():
+    count = 2**31 + 1
+    leaf = jnp.zeros(count, jnp.bool_).at[-1].set(True)
+    assert bool(zkdv.jax.index([leaf], np.uint64(count - 1)))
+    assert not bool(zkdv.jax.index([leaf], np.uint64(count - 2)))
+
+
+def test_trees_without_elements_and_positions_that_are_no_integer_are_refused():
+    with pytest.raises(ValueError, match="no elements"):
+        zkdv.jax.index({"a": jnp.zeros(0)}, 0)
+    with pytest.raises(ValueError, match="integer scalar"):
+        zkdv.jax.index(TREE, 1.5)
+    with pytest.raises(ValueError, match="integer scalar"):
+        zkdv.jax.index(TREE, np.arange(2))
