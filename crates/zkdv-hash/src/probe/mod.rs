@@ -82,7 +82,8 @@ pub fn sign_words(shape: &[u64], dtype: Dtype) -> Result<usize, HashError> {
 /// The signs of a leaf's columns: bit `i mod 32` of word `i div 32` is set where column `i` counts as negative.
 ///
 /// `leaf_index` is the leaf's place in its tree; `dimension` counts real numbers, so it is doubled for complex leaves.
-/// There are as many words as hold `dimension` bits; the last one is filled from the stream.
+/// There are as many words as hold `dimension` bits, all of them allocated, so the caller bounds the dimension; the last
+/// word is filled from the stream.
 pub fn signs(root: &Digest, tree: ProbedTree, leaf_index: u64, dimension: usize) -> Vec<u32> {
     static CONTEXT: LazyLock<Context> = LazyLock::new(|| Context::new("zkdv 1 probe signs"));
     let mut words = vec![0; dimension.div_ceil(32)];
