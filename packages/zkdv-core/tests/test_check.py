@@ -22,7 +22,9 @@ def evidence_of(array, ratio=0.5):
     digest, probe = _native.commit_leaf(array, str(array.dtype), array.shape, ratio, signs)
     assert digest == blake3(array.tobytes()).digest()
     data = b"" if probe is None else probe.tobytes()
-    return LeafEvidence({"parameters": [digest]}, {"parameters": [blake3(data).digest()]}, {"parameters": [probe]})
+    return LeafEvidence(
+        {"parameters": [digest]}, {"parameters": [blake3(data).digest()]}, lambda: {"parameters": [probe]}
+    )
 
 
 def outcome_of(committed, replayed, *, element=0, gone=False, rebuilt_exactly=True):

@@ -196,6 +196,11 @@ class Driver:
         policy = self.config.sampling_policy
         return policy.check_every is not None or policy.update_check_probability > 0
 
+    def may_sample(self, index: int) -> bool:
+        """Return whether update `index` can be sampled: False where that is known before its record is written."""
+        every = self.config.sampling_policy.check_every
+        return self.checks_possible and (every is None or (index + 1) % every == 0)
+
     def append(self, kind: "_native.RecordType", body: Mapping[str, Any]) -> tuple[int, bytes]:
         """Write a record.
 

@@ -8,7 +8,7 @@ import threading
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -153,6 +153,7 @@ class Pipeline(ABC):
     _snapshots: list[_Snapshot] = field(default_factory=list)
     _retained: dict[int, PendingUpdate] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _committed: Future[None] | None = None
     _warnings: list[str] = field(default_factory=list)
     _nan_noticed: bool = False
 
@@ -229,13 +230,15 @@ class Pipeline(ABC):
         except BaseException:
             slot.retire()
             raise
+        if not self.core.may_sample(index):
+            slot.draw(sampled=False)
         return index, Submission(slot, program, self.due(index), edits), before
 
     def submit(self, update: PendingUpdate, after: Sequence[Any]) -> None:
         """Hand over an update whose program was launched; `after` are the state leaves after it, parameters first."""
         self._index = update.index + 1
         self._after = after
-        self.queue.submit("commit", self._commit, update)
+        self._committed = self.queue.submit("commit", self._commit, update)
 
     def abandon(self, submission: Submission) -> None:
         """Forget an update whose program could not be launched."""
@@ -342,7 +345,7 @@ class Pipeline(ABC):
             state = self.replay(step, state)
             due = step.submission.due
             replayed = self.read_evidence(self.start_evidence(state, due), due)
-            committed = self._committed(step)
+            committed = self._evidence_of(step)
             if step is not update:
                 exact = exact and replayed.leaf_roots == committed.leaf_roots
                 if not exact:
@@ -383,7 +386,7 @@ class Pipeline(ABC):
             raise ZKDVError("an update was submitted before its schema was declared")
         return self.schema
 
-    def _committed(self, update: PendingUpdate) -> LeafEvidence:
+    def _evidence_of(self, update: PendingUpdate) -> LeafEvidence:
         if update.evidence is None:
             raise ZKDVError(f"update {update.index} has no evidence yet")
         return update.evidence
@@ -411,7 +414,7 @@ class Pipeline(ABC):
 
     def _notice_nan(self, index: int, evidence: LeafEvidence) -> None:
         """Leave a warning the first time that a probe is NaN: the run goes on, and its owner should know."""
-        if self._nan_noticed:
+        if self._nan_noticed or not evidence.holds_nan:
             return
         for tree, probes in evidence.probes.items():
             for leaf, probe in zip(self._schema().tree(tree), probes, strict=True):
@@ -425,6 +428,12 @@ class Pipeline(ABC):
 
     def _find_edits(self, state: Sequence[Any]) -> list[dict[str, Any]]:
         """List the leaves that are not those that the preceding update left behind."""
+        if all(leaf is expected for leaf, expected in zip(state, self._after, strict=True)):
+            return []
+        if self._committed is not None:
+            # What a leaf is compared with is the evidence of the preceding update.
+            wait([self._committed])
+            self.queue.check()
         edits: list[dict[str, Any]] = []
         schema = self._schema()
         for position, (leaf, expected) in enumerate(zip(state, self._after, strict=True)):

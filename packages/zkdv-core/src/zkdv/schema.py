@@ -1,6 +1,6 @@
 """Names, dtypes and shapes of a run's state and batch, and the evidence that an update leaves of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
@@ -149,12 +149,20 @@ class LeafEvidence:
     Attributes:
         digests: Leaf digests of each tree that is there, 32 bytes each, in schema order.
         probe_digests: Digests of the leaves' probe vectors, likewise.
-        probes: The probe vectors, shape (values,), float32 or float64; None for leaves that have none.
+        read_probes: Gives the probe vectors, float32 or float64, and None for leaves that have none. Most updates never
+            ask for them one by one.
+        holds_nan: Whether a probe holds NaN.
     """
 
     digests: Mapping[TreeName, Sequence[bytes]]
     probe_digests: Mapping[TreeName, Sequence[bytes]]
-    probes: Mapping[TreeName, Sequence[NDArray[Any] | None]] = field(repr=False)
+    read_probes: Callable[[], Mapping[TreeName, Sequence[NDArray[Any] | None]]] = field(repr=False)
+    holds_nan: bool = False
+
+    @cached_property
+    def probes(self) -> Mapping[TreeName, Sequence[NDArray[Any] | None]]:
+        """The probe vectors of each tree that is there, in schema order."""
+        return self.read_probes()
 
     @cached_property
     def roots(self) -> dict[str, bytes]:

@@ -119,13 +119,19 @@ class JAXPipeline(Pipeline):
         plan = self._planned()
         digests, probes32, probes64 = (np.asarray(result) for result in results)
         leaves, probes = leaf_digests(plan, digests), probe_digests(plan, digests)
-        vectors = probe_vectors(plan, probes32, probes64)
         cut = plan.parameters
         parts: dict[TreeName, slice] = {"parameters": slice(0, cut), "optimizer": slice(cut, None)}
+
+        def read_probes() -> dict[TreeName, list[NDArray[np.float32] | NDArray[np.float64] | None]]:
+            vectors = probe_vectors(plan, probes32, probes64)
+            return {tree: vectors[parts[tree]] for tree in due.trees}
+
         return LeafEvidence(
             digests={tree: leaves[parts[tree]] for tree in due.trees},
             probe_digests={tree: probes[parts[tree]] for tree in due.trees},
-            probes={tree: vectors[parts[tree]] for tree in due.trees},
+            read_probes=read_probes,
+            # A sum is NaN where a term is, or where infinities of both signs meet, which is worth a look too.
+            holds_nan=bool(np.isnan(probes32.sum()) or np.isnan(probes64.sum())),
         )
 
     def read_leaf(self, leaf: Any) -> NDArray[Any] | None:
