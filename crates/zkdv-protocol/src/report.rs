@@ -84,7 +84,7 @@ pub struct Report {
     pub programs: Vec<ProgramReport>,
     /// `resume` records.
     pub resumes: u64,
-    /// Those that go on from an optimizer state that is committed nowhere.
+    /// Those that go on from an optimizer state that is committed nowhere, or in another layout.
     pub unlinked: u64,
     /// What is wrong: the first [`MAX_VIOLATIONS`].
     pub violations: Vec<Violation>,

@@ -1,6 +1,6 @@
 use super::Holder;
-use crate::chain::ChainError;
 use super::existing::Existing;
+use crate::chain::ChainError;
 use std::io;
 use std::path::PathBuf;
 use thiserror::Error;

@@ -11,7 +11,7 @@ use super::frame::{self, LONGEST_HEAD_BYTES};
 use super::lookup::Lookup;
 use crate::cose::Frame;
 use crate::limits::MAX_RECORD_BYTES;
-use crate::record::{Body, Payload, Roots};
+use crate::record::{Body, Payload, Roots, StateReason};
 
 const MAX_PLACES: usize = 4096;
 
@@ -66,7 +66,7 @@ impl Boundaries {
     }
 
     /// The state that stood at the record that starts at `offset`; none where no record starts there, or one that records
-    /// no state.
+    /// no state that a run can go on from.
     ///
     /// # Errors
     /// Those of reading.
@@ -109,7 +109,8 @@ fn standing(bytes: &[u8]) -> Option<Standing> {
     let payload = Payload::decode(frame.payload).ok()?;
     let (updates, roots) = match Body::from_item(payload.record_type()?, payload.body).ok()? {
         Body::Update(update) => (update.update.checked_add(1)?, update.after),
-        Body::State(state) => (state.updates, state.roots),
+        // What an edit makes of the state counts once an update has listed the edit.
+        Body::State(state) if state.reason != StateReason::Edit => (state.updates, state.roots),
         _ => return None,
     };
     Some(Standing {

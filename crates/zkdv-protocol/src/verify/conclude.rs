@@ -20,6 +20,7 @@ impl Verifier<'_> {
         self.judge_whole();
         self.judge_programs();
         self.judge_requirements();
+        self.fail_closed();
         self.warn();
         let incomplete = self.incomplete(outstanding, abandoned);
         let verdict = match () {
@@ -102,6 +103,33 @@ impl Verifier<'_> {
         }
     }
 
+    /// Passing needs more than that nothing was found: what was set aside because of a violation is set aside without one
+    /// only by a fault of the verifier, and what must never pass does not, whatever else was overlooked.
+    fn fail_closed(&mut self) {
+        if self.findings.any() {
+            return;
+        }
+        let trust = &self.trust;
+        let set_aside =
+            trust.records_lost || trust.counts_differ || trust.perhaps_closed || trust.unjudged_from.is_some();
+        let (code, message) = match () {
+            () if set_aside => (
+                Code::RecordDamaged,
+                "parts of the transcript were not verified, and nothing says why: please report this fault of the verifier",
+            ),
+            () if self.closed == Some(CloseReason::Poisoned) => {
+                (Code::ClosedPoisoned, "the run was closed because it had failed")
+            }
+            () if self.totals.failed > 0 => (Code::CheckFailed, "a check failed, as its record says"),
+            () if self.closed.is_some() && self.terms.is_none() => (
+                Code::OrderInvalid,
+                "the transcript has no root record that could be relied on",
+            ),
+            () => return,
+        };
+        self.findings.add_overall(code, message);
+    }
+
     fn warn(&mut self) {
         if let Some(record) = self.trust.unjudged_from {
             self.findings.warn(format!(
@@ -156,7 +184,7 @@ impl Verifier<'_> {
         }
         if self.totals.unlinked > 0 {
             reasons.push(format!(
-                "{} resumes go on from an optimizer state that is committed nowhere; an audit that replays across them settles that",
+                "{} resumes go on from a state that is committed nowhere, or in another layout; an audit that replays across them settles that",
                 self.totals.unlinked
             ));
         }
@@ -223,6 +251,52 @@ impl Verifier<'_> {
             incomplete,
             warnings,
             environment: self.environment,
+        }
+    }
+}
+
+#[cfg(all(test, feature = "testing"))]
+mod tests {
+    use super::*;
+    use crate::testing::{Settings, write_transcript};
+    use crate::verify::{Framer, Intake, Options};
+
+    /// Verifies an honest run with a verifier that something goes wrong in.
+    fn verify(spoil: fn(&mut Verifier<'_>)) -> Report {
+        let bytes = write_transcript(&Settings {
+            sampling: Sampling::Probability(1.0),
+            ..Settings::default()
+        })
+        .bytes();
+        let options = Options::default();
+        let mut lookup = bytes.as_slice();
+        let mut verifier = Verifier::new(&options, &mut lookup);
+        let (mut framer, mut intake) = (Framer::new(bytes.as_slice()), Intake::new());
+        let mut records = 0;
+        while let Some(frame) = framer.next_frame().expect("memory can be read") {
+            verifier.push(intake.take(frame).judge());
+            records += 1;
+            if records == 12 {
+                spoil(&mut verifier);
+            }
+        }
+        verifier.finish()
+    }
+
+    #[test]
+    fn what_is_set_aside_without_a_reason_fails() {
+        assert_eq!(verify(|_| {}).verdict, Outcome::Passed);
+        for spoil in [
+            (|verifier| verifier.lose()) as fn(&mut Verifier<'_>),
+            |verifier| verifier.trust.counts_differ = true,
+            |verifier| verifier.trust.perhaps_closed = true,
+            |verifier| verifier.trust.unjudged_from = Some(3),
+            |verifier| verifier.terms = None,
+            |verifier| verifier.layout = None,
+            |verifier| verifier.ledger.lose(),
+            |verifier| verifier.doubt_key(),
+        ] {
+            assert_eq!(verify(spoil).verdict, Outcome::Failed);
         }
     }
 }

@@ -75,7 +75,8 @@ impl Verifier<'_> {
                     self.findings.add(Code::CheckMissing, place, message);
                 }
                 Missed::Receipt(place, update) => {
-                    let message = format!("the challenger gives receipts, and the one for update {update} is missing");
+                    let message =
+                        format!("the challenger gives receipts, and the one for update {update} did not come in time");
                     self.findings.add(Code::ChallengeMissing, place, message);
                 }
             }
@@ -125,10 +126,27 @@ impl Verifier<'_> {
     fn schema(&mut self, place: Place, body: SchemaBody) {
         let misplaced = self.order.schema();
         self.misplaced(place, misplaced);
-        if self.layout.replace(Layout::new(body)).is_some() {
-            // Roots of another layout have nothing in common with those before.
-            self.roots = Roots::default();
+        let layout = Layout::new(body);
+        if let Some(before) = &self.layout {
+            let same = |tree| layout.tree(tree).has_roots_of(before.tree(tree));
+            let (parameters, optimizer) = (same(Tree::Parameters), same(Tree::Optimizer));
+            // Roots of another layout cannot be compared with those before.
+            if !parameters {
+                (self.roots.parameters, self.roots.parameter_probes) = (None, None);
+            }
+            if !optimizer {
+                (self.roots.optimizer, self.roots.optimizer_probes) = (None, None);
+            }
+            if !(parameters && optimizer) {
+                self.unlink();
+            }
         }
+        self.layout = Some(layout);
+    }
+
+    /// Counts the last resume as one that goes on from a state of which nothing shows that it is the one that stood there.
+    fn unlink(&mut self) {
+        self.totals.unlinked += u64::from(std::mem::replace(&mut self.linked, false));
     }
 
     fn program(&mut self, place: Place, seq: u64, body: &ProgramBody) {
@@ -347,7 +365,15 @@ impl Verifier<'_> {
         }
         let committed = match self.ledger.answer(update) {
             Answered::Due(committed) => *committed,
-            Answered::Unknown => return,
+            Answered::Late(committed) => {
+                let missed = Missed::Receipt(committed.place, update);
+                self.missed([missed]);
+                return;
+            }
+            Answered::Unknown => {
+                self.trust.counts_differ = true;
+                return;
+            }
             Answered::NotDue => {
                 let message = format!("update {update} has its receipt already, or it did not come in time");
                 self.findings.add(Code::ChallengeUnexpected, place, message);
@@ -418,7 +444,10 @@ impl Verifier<'_> {
                 }
                 return;
             }
-            Due::Unknown => return,
+            Due::Unknown => {
+                self.trust.counts_differ = true;
+                return;
+            }
             Due::Late(owed) => {
                 self.ledger.settle_abandoned(&owed.committed);
                 (
@@ -465,7 +494,10 @@ impl Verifier<'_> {
 
     fn resume(&mut self, place: Place, body: &ResumeBody) {
         self.totals.resumes += 1;
-        self.totals.unlinked += u64::from(!body.linked);
+        self.linked = true;
+        if !body.linked {
+            self.unlink();
+        }
         if let Some(ranks) = body.ranks {
             self.totals.ranks = Some(ranks);
         }

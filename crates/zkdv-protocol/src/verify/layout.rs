@@ -1,6 +1,6 @@
 //! The layout of the state, as far as coordinates and edits need it.
 
-use zkdv_hash::Dtype;
+use zkdv_hash::{Digest, Dtype};
 
 use crate::record::{Leaf, SchemaBody, Tree};
 
@@ -15,6 +15,7 @@ pub(crate) struct Layout {
 pub(crate) struct TreeLayout {
     leaves: Vec<LeafLayout>,
     elements: u64,
+    form: Digest,
 }
 
 #[derive(Debug)]
@@ -56,6 +57,7 @@ impl Layout {
 
 impl TreeLayout {
     fn new(leaves: Vec<Leaf>) -> Self {
+        let form = form(&leaves);
         let mut elements = 0;
         let leaves = leaves
             .into_iter()
@@ -72,7 +74,12 @@ impl TreeLayout {
                 }
             })
             .collect();
-        Self { leaves, elements }
+        Self { leaves, elements, form }
+    }
+
+    /// Whether a state has the same roots in both: names apart, the same leaves.
+    pub(crate) fn has_roots_of(&self, other: &Self) -> bool {
+        self.form == other.form
     }
 
     /// How many elements all leaves have.
@@ -104,6 +111,25 @@ impl TreeLayout {
             element,
         })
     }
+}
+
+/// A digest of what a tree's roots follow from beside the contents of its leaves.
+fn form(leaves: &[Leaf]) -> Digest {
+    let mut hasher = blake3::Hasher::new();
+    let mut add = |bytes: &[u8]| {
+        hasher.update(&(bytes.len() as u64).to_le_bytes()).update(bytes);
+    };
+    for leaf in leaves {
+        add(leaf.dtype.name().as_bytes());
+        add(&leaf
+            .shape
+            .iter()
+            .flat_map(|size| size.to_le_bytes())
+            .collect::<Vec<_>>());
+        add(&[u8::from(leaf.sharding.is_some())]);
+        add(leaf.sharding.as_deref().unwrap_or_default().as_bytes());
+    }
+    hasher.finalize().into()
 }
 
 impl LeafLayout {

@@ -80,6 +80,7 @@ pub(crate) enum Due {
 #[derive(Debug)]
 pub(crate) enum Answered {
     Due(Box<Committed>),
+    Late(Box<Committed>),
     NotDue,
     BeforeUpdate,
     Unknown,
@@ -204,9 +205,10 @@ impl Ledger {
 
     /// Takes the receipt of an update.
     pub(crate) fn answer(&mut self, update: u64) -> Answered {
-        let lost = self.lost;
+        let (records, lost) = (self.records, self.lost);
         if let Some(entry) = self.entry(update) {
             return match std::mem::replace(&mut entry.status, Status::Unknown) {
+                Status::AwaitsReceipt(committed) if entry.until < records => Answered::Late(committed),
                 Status::AwaitsReceipt(committed) => Answered::Due(committed),
                 Status::Unknown => Answered::Unknown,
                 other => {
@@ -297,10 +299,8 @@ impl Ledger {
     pub(crate) fn rewind(&mut self, update: u64) -> Vec<Missed> {
         let kept = usize::try_from(update.saturating_sub(self.first)).unwrap_or(usize::MAX);
         let abandoned = self.entries.split_off(kept.min(self.entries.len()));
-        if update < self.first {
-            self.first = update;
-            self.unknown_below = self.unknown_below.max(update);
-        }
+        // What is older than the ledger was settled or is overdue, and stays so.
+        self.first = self.first.min(update);
         let overdue = self.overdue.split_off(&update).into_values();
         let mut missed = Vec::new();
         let mut owed: Vec<Committed> = overdue.map(|owed| owed.committed).collect();

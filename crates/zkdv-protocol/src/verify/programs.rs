@@ -69,11 +69,11 @@ impl Programs {
         }
     }
 
-    /// Looks for the files, each once. Says whether there was a folder to look in.
+    /// Looks for the files, each once for every length that is stated of it. Says whether there was a folder to look in.
     pub(crate) fn check_files(&self, lookup: &mut dyn Lookup, mut found: impl FnMut(Code, Place, String)) -> bool {
-        let mut files: BTreeMap<&str, &Program> = BTreeMap::new();
+        let mut files: BTreeMap<(&str, u64), &Program> = BTreeMap::new();
         for program in &self.all {
-            files.entry(&program.file_name).or_insert(program);
+            files.entry((&program.file_name, program.length)).or_insert(program);
         }
         let mut files: Vec<_> = files.into_values().collect();
         files.sort_by_key(|program| program.place.record);

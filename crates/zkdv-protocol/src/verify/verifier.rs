@@ -43,6 +43,8 @@ pub struct Verifier<'a> {
     pub(super) layout: Option<Layout>,
     /// The roots of the present state, as far as they were recorded last.
     pub(super) roots: Roots,
+    /// Whether the last resume, if any, goes on from a state that is shown to be the one that stood there.
+    pub(super) linked: bool,
     /// The earliest snapshot that can still be in memory.
     pub(super) earliest_snapshot: u64,
     pub(super) ledger: Ledger,
@@ -137,6 +139,7 @@ impl<'a> Verifier<'a> {
             terms: None,
             layout: None,
             roots: Roots::default(),
+            linked: true,
             earliest_snapshot: 0,
             ledger: Ledger::default(),
             programs: Programs::default(),
@@ -177,12 +180,10 @@ impl<'a> Verifier<'a> {
     }
 
     /// Records may have been lost here: from now on nothing is expected that they may have brought or changed. There is
-    /// always a violation that says why.
+    /// always a violation that says why; [`finish`](Self::finish) adds one otherwise.
     pub(super) fn lose(&mut self) {
-        debug_assert!(self.findings.any(), "what was lost is reported");
-        self.trust.session = None;
+        self.doubt_key();
         self.trust.records_lost = true;
-        self.trust.counts_differ = true;
         self.order.lose();
         self.ledger.lose();
         self.programs.lose();
@@ -193,6 +194,8 @@ impl<'a> Verifier<'a> {
     /// Another key than the one that was named may sign from here on.
     pub(super) fn doubt_key(&mut self) {
         self.trust.session = None;
+        // The records after it may be those of another writer, who counts otherwise.
+        self.trust.counts_differ = true;
     }
 
     fn record(&mut self, place: Place, entry: Entry) {

@@ -28,6 +28,7 @@ mod outsiders;
 mod provers_checks;
 mod provers_encoding;
 mod provers_order;
+mod provers_resumes;
 mod verifiers;
 
 /// All updates are checked, so that every check is a fixed number of records after its update.
@@ -115,6 +116,7 @@ fn every_code_has_an_attack() {
         include_str!("provers_checks.rs"),
         include_str!("provers_encoding.rs"),
         include_str!("provers_order.rs"),
+        include_str!("provers_resumes.rs"),
         include_str!("verifiers.rs"),
     ]
     .concat();
