@@ -13,7 +13,7 @@ use super::wellformed::{self, Wellformed};
 use crate::cose::{FRAME_START, SIGNATURE_BYTES, SIGNATURE_HEAD};
 use crate::limits::MAX_RECORD_BYTES;
 
-const READ_BYTES: usize = 256 * 1024;
+const READ_BYTES: usize = 128 * 1024;
 
 /// A stretch of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]

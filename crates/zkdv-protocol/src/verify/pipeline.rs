@@ -20,11 +20,11 @@ use super::verifier::Verifier;
 use crate::report::Report;
 
 /// Records in one piece of work, at most.
-const PIECE_RECORDS: usize = 64;
+const PIECE_RECORDS: usize = 32;
 /// Bytes in one piece of work, unless a single record has more.
-const PIECE_BYTES: u64 = 64 * 1024;
+const PIECE_BYTES: u64 = 32 * 1024;
 /// Pieces of work under way, for each core.
-const PIECES_UNDER_WAY: usize = 8;
+const PIECES_UNDER_WAY: usize = 4;
 /// Bytes of records under way. A record of more than a piece is under way alone: decoded, it may take many times its bytes.
 const BYTES_UNDER_WAY: u64 = 8 * 1024 * 1024;
 
