@@ -50,7 +50,7 @@ mod _native {
     #[pymodule_export]
     use crate::transcript::Transcript;
     #[pymodule_export]
-    use crate::verification::verify;
+    use crate::verification::{verify, violation_codes};
     #[pymodule_export]
     use crate::xla::{xla_ffi_element_types, xla_ffi_handler, xla_ffi_layout};
 

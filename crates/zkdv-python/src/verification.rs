@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use zkdv_protocol::key::PublicKey;
 use zkdv_protocol::verify::{Options, Requirement, VerifyError, verify as verify_transcript};
+use zkdv_protocol::violation::Code;
 
 use crate::argument;
 use crate::errors::{detached, guarded, native_error, os_error};
@@ -48,6 +49,11 @@ pub(crate) fn verify<'py>(
         }
     })?;
     guarded(|| pythonize::pythonize(py, &report).map_err(PyErr::from))
+}
+
+#[pyfunction]
+pub(crate) fn violation_codes() -> Vec<&'static str> {
+    Code::ALL.iter().map(|code| code.as_str()).collect()
 }
 
 /// Tells Python how far verification is, now and then.

@@ -468,6 +468,9 @@ def verify(
         ValueError: An unknown option or condition.
     """
 
+def violation_codes() -> list[str]:
+    """The codes of everything that `verify` can find wrong, in the order of the protocol's page "Verification"."""
+
 def xla_ffi_handler() -> object:
     """The XLA custom call `zkdv_commit`, for `jax.ffi.register_ffi_target("zkdv_commit", ..., platform="cpu")`.
 
