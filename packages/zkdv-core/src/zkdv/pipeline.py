@@ -4,13 +4,12 @@
 runs on the stage threads of `zkdv.flowcontrol`. Read `_commit` and `_check` for what one update leaves behind.
 """
 
-import threading
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,109 +17,18 @@ from numpy.typing import NDArray
 from zkdv import _native
 from zkdv.check import CheckOutcome, ProductionLeaf, compare, probes_within
 from zkdv.errors import ZKDVError, ZKDVVerificationError, ZKDVWarning
-from zkdv.flowcontrol import PipelineQueue, Slot
+from zkdv.flowcontrol import PipelineQueue
 from zkdv.overlap import Policy
+from zkdv.replay_memory import ReplayMemory, Snapshot
 from zkdv.schema import TREES, Due, LeafEvidence, Schema, TreeName
+from zkdv.submission import PendingUpdate, Program, Submission
 
 if TYPE_CHECKING:
     from zkdv.driver import Driver
 
-__all__ = ["PendingUpdate", "Pipeline", "SealedProgram", "Submission"]
+__all__ = ["PendingUpdate", "Pipeline"]
 
 EDIT_VALUE_LIMIT_BYTES = 64
-
-
-class SealedProgram(Protocol):
-    """A replay program as it is committed and stored."""
-
-    @property
-    def blob(self) -> bytes:
-        """The program itself."""
-
-    @property
-    def text(self) -> bytes:
-        """A stable text form of it."""
-
-    def record(self) -> dict[str, Any]:
-        """Return what the program record says beside the digests: role, format, extension, platforms, convention."""
-
-
-@dataclass(eq=False)
-class Program:
-    """A replay program of this run.
-
-    Attributes:
-        sealed: The program, being exported.
-        seq: Number of its record, once that is written.
-    """
-
-    sealed: Future[SealedProgram]
-    seq: int | None = None
-
-
-@dataclass(frozen=True)
-class Submission:
-    """What is known of an update before its program has run.
-
-    Attributes:
-        slot: Its place in the queue.
-        program: The replay program of the function that runs.
-        due: Which roots its record holds.
-        edits: Leaves that were changed since the preceding update, as they stand in the record.
-    """
-
-    slot: Slot
-    program: Program
-    due: Due
-    edits: Sequence[dict[str, Any]] = ()
-
-
-@dataclass
-class PendingUpdate:
-    """One update from submission to retirement.
-
-    Attributes:
-        pipeline: The pipeline that it is in.
-        index: Its index, counted from 0.
-        submission: What was known before the program ran.
-        batch: The packed words, shape (rows, width), uint32; kept for replays.
-        opt_state: The optimizer leaves after the update, until the check has copies.
-        batch_evidence: The batch's commitment, being computed.
-        parameter_evidence: What the training program says of the state after it, still on the device.
-        pre_projection: Evidence of the whole state before the update, where a `state` record stands before it.
-        pre_optimizer_hash: The optimizer root before the update, where it is committed.
-        overlap: Its overlap policy.
-        parameters: The parameter leaves after the update, until the check has copies.
-        evidence: Digests and probes, once they are on the host.
-    """
-
-    pipeline: "Pipeline"
-    index: int
-    submission: Submission
-    batch: Future[NDArray[np.uint32]]
-    opt_state: Sequence[Any]
-    batch_evidence: Future[_native.BatchCommitment]
-    parameter_evidence: Any
-    pre_projection: Any | None
-    pre_optimizer_hash: bytes | None
-    overlap: Policy
-    parameters: Sequence[Any] = ()
-    evidence: LeafEvidence | None = None
-
-    def release(self) -> None:
-        """Let go of production buffers."""
-        self.opt_state = ()
-        self.parameters = ()
-        self.parameter_evidence = None
-        self.pre_projection = None
-
-
-@dataclass
-class _Snapshot:
-    """A copy of the state before update `index`."""
-
-    index: int
-    state: Sequence[Any]
 
 
 @dataclass
@@ -150,9 +58,7 @@ class Pipeline(ABC):
     _index: int = 0
     _after: Sequence[Any] = ()
     _evidence: LeafEvidence | None = None
-    _snapshots: list[_Snapshot] = field(default_factory=list)
-    _retained: dict[int, PendingUpdate] = field(default_factory=dict)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _memory: ReplayMemory = field(default_factory=ReplayMemory)
     _committed: Future[None] | None = None
     _warnings: list[str] = field(default_factory=list)
     _nan_noticed: bool = False
@@ -226,7 +132,7 @@ class Pipeline(ABC):
             large = any("value" not in edit for edit in edits)
             before = self.start_evidence(state, Due()) if index == 0 or large else None
             if self.core.checks_possible and (index % self.core.replay_snapshot_interval == 0 or edits):
-                self._take_snapshot(index, state)
+                self._memory.add_snapshot(Snapshot(index, self.copy_state(state)))
         except BaseException:
             slot.retire()
             raise
@@ -257,8 +163,7 @@ class Pipeline(ABC):
         """Let go of all arrays, once nothing more is owed."""
         self._after = ()
         self._evidence = None
-        self._snapshots.clear()
-        self._retained.clear()
+        self._memory.clear()
 
     def finish(self) -> None:
         """Write the closing `state` record over the state that the last update returned. Runs after all updates."""
@@ -293,6 +198,8 @@ class Pipeline(ABC):
             before = self.read_evidence(update.pre_projection, Due())
             self._append_state("edit" if update.index else "start", before)
 
+        if self._evidence is not None:
+            update.pre_optimizer_hash = self._evidence.roots.get("optimizer")
         update.evidence = self._evidence = self.read_evidence(update.parameter_evidence, due)
         self._notice_nan(update.index, update.evidence)
         body: dict[str, Any] = {
@@ -319,8 +226,7 @@ class Pipeline(ABC):
         )
         submission.slot.draw(sampled=sampled)
         if self.core.checks_possible:
-            with self._lock:
-                self._retained[update.index] = update
+            self._memory.add_update(update)
         if sampled:
             self.counts.sampled += 1
             self.queue.submit("check", self._check, update, {"parameters": parameter, "optimizer": optimizer})
@@ -333,11 +239,7 @@ class Pipeline(ABC):
         update.release()
         update.submission.slot.hold()
 
-        with self._lock:
-            snapshot = max(
-                (held for held in self._snapshots if held.index <= update.index), key=lambda held: held.index
-            )
-            steps = [self._retained[index] for index in range(snapshot.index, update.index + 1)]
+        snapshot, steps = self._memory.path_to(update.index)
         state, exact, probes_agree = snapshot.state, True, True
         for step in steps:
             if self.queue.cancelled:
@@ -471,12 +373,6 @@ class Pipeline(ABC):
             return None
         return _native.leaf_digest(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
 
-    def _take_snapshot(self, index: int, state: Sequence[Any]) -> None:
-        snapshot = _Snapshot(index, self.copy_state(state))
-        with self._lock:
-            self._snapshots = [held for held in self._snapshots if held.index != index]
-            self._snapshots.append(snapshot)
-
     def _hold_production(
         self, update: PendingUpdate, coordinates: dict[TreeName, int | None]
     ) -> dict[TreeName, ProductionLeaf]:
@@ -502,12 +398,4 @@ class Pipeline(ABC):
         """Let go of what only this update needed, and of snapshots that no open update starts from."""
         update.release()
         update.submission.slot.retire()
-        with self._lock:
-            newest = max((snapshot.index for snapshot in self._snapshots), default=0)
-            settled = (
-                all(held.submission.slot.retired for index, held in self._retained.items() if index < newest)
-                and update.index >= newest - 1
-            )
-            if settled:
-                self._snapshots = [snapshot for snapshot in self._snapshots if snapshot.index >= newest]
-                self._retained = {index: held for index, held in self._retained.items() if index >= newest}
+        self._memory.settle(update.index)

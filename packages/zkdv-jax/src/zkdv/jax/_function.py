@@ -23,9 +23,9 @@ from zkdv.jax._commitment_plan import dtype_name
 from zkdv.jax._overlap import carry_policy, policy_of
 from zkdv.jax._pipeline import JAXPipeline, JAXProgram, SealedReplay, committed_form
 from zkdv.jax._staging import StagedFunction, stage
-from zkdv.pipeline import PendingUpdate, SealedProgram, Submission
 from zkdv.schema import Due, LeafSpec, Schema
 from zkdv.signature import FunctionSignature
+from zkdv.submission import PendingUpdate, SealedProgram, Submission
 
 if TYPE_CHECKING:
     from zkdv.jax._proof import ZKDV

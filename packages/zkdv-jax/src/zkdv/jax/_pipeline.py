@@ -21,8 +21,9 @@ from zkdv.jax._commitment_plan import (
     sign_words,
 )
 from zkdv.jax._lowerings import commit_lowering
-from zkdv.pipeline import PendingUpdate, Pipeline, Program
+from zkdv.pipeline import PendingUpdate, Pipeline
 from zkdv.schema import TREES, Due, LeafEvidence, Schema, TreeName
+from zkdv.submission import Program
 
 __all__ = ["JAXPipeline", "JAXProgram", "SealedReplay", "committed_form"]
 

@@ -32,8 +32,9 @@ class TrainState(train_state.TrainState):  # type: ignore[misc]  # flax ships no
             call and is no part of the traced program: `state.replace(zkdv_overlap=...)` never compiles anew.
     """
 
+    # By keyword only, so that a subclass may add fields without a default, as one of Flax's may.
     zkdv_overlap: overlap.Policy | UntracedPolicy = struct.field(
-        pytree_node=False, default=UntracedPolicy(overlap.UNCHECKED)
+        pytree_node=False, default=UntracedPolicy(overlap.UNCHECKED), kw_only=True
     )
 
     def __post_init__(self) -> None:
