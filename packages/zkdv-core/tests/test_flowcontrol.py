@@ -103,6 +103,22 @@ def test_capacity_is_the_ceiling_of_unresolved_updates():
     queue.close(cancel=True)
 
 
+def test_a_long_check_holds_up_updates_before_its_record_would_be_late():
+    queue = PipelineQueue(2, max_lag=3)
+    checked = queue.acquire(overlap.ALWAYS)
+    checked.draw(sampled=True)
+    checked.hold()
+    for _ in range(3):
+        slot = queue.acquire(overlap.ALWAYS)
+        slot.draw(sampled=False)
+        slot.retire()
+    successor = Successor(queue, overlap.ALWAYS)
+    assert successor.waits
+    checked.retire()
+    assert successor.admitted
+    queue.close(cancel=True)
+
+
 def test_a_failing_stage_poisons_waiting_and_later_calls(queue):
     queue.acquire(overlap.NEVER)
     successor = Successor(queue, overlap.NEVER)

@@ -267,6 +267,11 @@ class ZKDVConfig:
                 f"{name!r}; leave it at its default"
             )
 
+    @staticmethod
+    def max_check_lag(replay_snapshot_interval: int, max_in_flight: int) -> int:
+        """The most update records that may stand between an update and its check."""
+        return replay_snapshot_interval + 2 * max_in_flight
+
     def as_record(
         self, *, replay_snapshot_interval: int, max_in_flight: int, rolling_window: int, probe_ratio: float
     ) -> dict[str, Any]:
@@ -288,7 +293,7 @@ class ZKDVConfig:
             "durability": self.durability,
             "replay-snapshot-interval": replay_snapshot_interval,
             "max-in-flight": max_in_flight,
-            "max-check-lag": replay_snapshot_interval + 2 * max_in_flight,
+            "max-check-lag": self.max_check_lag(replay_snapshot_interval, max_in_flight),
             "rolling-window": rolling_window,
             "probe-ratio": probe_ratio,
             "evidence": self.evidence.as_record(),

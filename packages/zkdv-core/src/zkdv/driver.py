@@ -92,8 +92,10 @@ class Driver:
             "replay_snapshot_interval", replay_snapshot_interval, 1, REPLAY_SNAPSHOT_INTERVAL_LIMIT
         )
         self.backend = backend
-        self.queue = (
-            PipelineQueue(self.max_in_flight) if annotation is None else PipelineQueue(self.max_in_flight, annotation)
+        self.queue = PipelineQueue(
+            self.max_in_flight,
+            *(() if annotation is None else (annotation,)),
+            max_lag=self.config.max_check_lag(self.replay_snapshot_interval, self.max_in_flight),
         )
         self.update_lock = threading.RLock()
         self.rolling_window = 0

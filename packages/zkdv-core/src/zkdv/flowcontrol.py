@@ -30,6 +30,7 @@ class Slot:
     """One admitted update, from its admission until everything that is owed for it is on record.
 
     Attributes:
+        number: How many were admitted before it.
         policy: The update's overlap policy.
         drawn: Whether it is known if the update is sampled.
         sampled: Whether the update is sampled; meaningful once `drawn`.
@@ -37,10 +38,11 @@ class Slot:
         retired: Whether commitment and check are on record.
     """
 
-    __slots__ = ("_condition", "drawn", "held", "policy", "retired", "sampled")
+    __slots__ = ("_condition", "drawn", "held", "number", "policy", "retired", "sampled")
 
-    def __init__(self, policy: Policy, condition: threading.Condition) -> None:
+    def __init__(self, policy: Policy, number: int, condition: threading.Condition) -> None:
         self._condition = condition
+        self.number = number
         self.policy = policy
         self.drawn = False
         self.sampled = False
@@ -76,12 +78,15 @@ class PipelineQueue:
     Args:
         capacity: The most updates that may be unresolved at once, at least 1.
         annotation: Marks phases in profiles; does nothing by default. Waiting shows as `zkdv.flow_control.wait`.
+        max_lag: The most updates that may be admitted behind one whose check is still owed; None for no limit.
     """
 
-    def __init__(self, capacity: int, annotation: Annotation = _no_annotation) -> None:
+    def __init__(self, capacity: int, annotation: Annotation = _no_annotation, *, max_lag: int | None = None) -> None:
         if capacity < 1:
             raise ValueError(f"capacity is {capacity}; it must be at least 1")
         self.capacity = capacity
+        self.max_lag = max_lag
+        self._admitted = 0
         self._annotation = annotation
         self._condition = threading.Condition()
         self._active: list[Slot] = []
@@ -108,13 +113,14 @@ class PipelineQueue:
             ZKDVPoisonedError: A stage has failed.
             ZKDVError: The queue is closed.
         """
-        slot = Slot(policy, self._condition)
         with self._condition:
             self._check_usable()
             if not self._admissible(policy):
                 with self.annotate("zkdv.flow_control.wait"):
                     self._condition.wait_for(lambda: self._stopped() or self._admissible(policy))
                 self._check_usable()
+            slot = Slot(policy, self._admitted, self._condition)
+            self._admitted += 1
             self._active.append(slot)
         return slot
 
@@ -210,6 +216,9 @@ class PipelineQueue:
         if self._drained():
             return True
         if len(self._active) >= self.capacity:
+            return False
+        # A long check must not fall behind the update records that the protocol allows before its own.
+        if self.max_lag is not None and self._admitted - self._active[0].number > self.max_lag:
             return False
         strictest = min(policy, *(slot.policy for slot in self._active))
         if strictest is Policy.NEVER:
