@@ -83,7 +83,11 @@ impl Order {
     /// Any record but a root.
     pub(crate) fn record(&mut self, record_type: RecordType) -> Option<Misplaced> {
         let environment = std::mem::replace(&mut self.environment, Seen::Yes);
-        let closing = std::mem::replace(&mut self.closing, Seen::No);
+        let closing = self.closing;
+        if closing == Seen::Yes && record_type != RecordType::Close {
+            // What should stand before `close` was there, so that it is not missing as well.
+            self.closing = Seen::Perhaps;
+        }
         let fits = match record_type {
             RecordType::Environment => environment != Seen::Yes,
             _ => environment != Seen::No,
@@ -97,8 +101,7 @@ impl Order {
             }));
         }
         match record_type {
-            RecordType::Close => self.closing = closing,
-            RecordType::Resume => {}
+            RecordType::Close | RecordType::Resume => {}
             _ if closing == Seen::Yes => {
                 return Some(Misplaced::Order(format!(
                     "only close may follow the state that is recorded before it, here is {record_type}"
@@ -189,6 +192,7 @@ impl Order {
             *seen = Seen::Yes;
         }
         self.edit = Seen::No;
+        self.closing = Seen::No;
         self.schema_fits = false;
         self.lost = false;
         self.next_update = update.checked_add(1);

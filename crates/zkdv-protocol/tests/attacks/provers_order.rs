@@ -6,7 +6,7 @@ use zkdv_hash::Digest;
 use zkdv_protocol::cbor::Value;
 use zkdv_protocol::key::PublicKey;
 use zkdv_protocol::record::{
-    Body, CloseBody, Commit, ProgramRole, RecordType, ResumeBody, Sampling, StateBody, StateReason,
+    Body, CheckpointBody, CloseBody, Commit, ProgramRole, RecordType, ResumeBody, Sampling, StateBody, StateReason,
 };
 use zkdv_protocol::report::Report;
 use zkdv_protocol::testing::{Resume, Run, Settings, verify_bytes, write_transcript};
@@ -46,6 +46,17 @@ fn records_out_of_order() {
     for record_type in [RecordType::Environment, RecordType::Schema, RecordType::State] {
         assert_once(Code::OrderInvalid, &twice(record_type, 0));
     }
+    let late = lie(settings(), |body| match body {
+        Body::Close(close) => vec![
+            Body::Checkpoint(CheckpointBody {
+                update: 1,
+                files: vec![("a".to_owned(), Digest::ZERO)],
+            }),
+            Body::Close(close),
+        ],
+        body => vec![body],
+    });
+    assert_once(Code::OrderInvalid, &late);
     let early = lie(settings(), |body| match body {
         Body::Check(check) if check.update == 7 => {
             let mut other = check.clone();
