@@ -1,0 +1,44 @@
+"""The runs that are attacked, trained once for each form of commitments."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import trained
+
+FORMS = ("cpu", "portable")
+
+
+@pytest.fixture(scope="session")
+def cpu_runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cpu")
+    trained.train_all(folder)
+    return trained.load_all(folder)
+
+
+@pytest.fixture(scope="session")
+def portable_runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("portable")
+    paths = os.pathsep.join(path for path in sys.path if path)
+    done = subprocess.run(
+        [sys.executable, trained.__file__, str(folder)],
+        env=os.environ | {"ZKDV_LOWERING": "portable", "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return trained.load_all(folder)
+
+
+@pytest.fixture(params=[FORMS[0], pytest.param(FORMS[1], marks=pytest.mark.slow)])
+def runs(request):
+    """All runs of one form of commitments."""
+    return request.getfixturevalue(f"{request.param}_runs")
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    return tmp_path / "attacked"
