@@ -177,7 +177,7 @@ fn a_closed_transcript_is_not_offered_for_resuming() {
     close(&mut file);
     let message = create(folder.path()).unwrap_err().to_string();
     assert!(
-        message.contains("closed, of 1 update in 8 records") && message.contains("`parent`"),
+        message.contains("closed, of 1 update in 8 records") && message.contains("another path"),
         "{message}"
     );
     assert!(!message.contains("resume"), "{message}");

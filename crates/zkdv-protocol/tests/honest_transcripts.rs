@@ -81,6 +81,23 @@ fn allowed_edits_pass_and_are_listed() {
 }
 
 #[test]
+fn a_run_that_no_check_was_drawn_for_passes_with_a_warning() {
+    let warned = |probability| {
+        let settings = Settings {
+            sampling: Sampling::Probability(probability),
+            ..Settings::default()
+        };
+        let report = assert_verdict(&settings, Outcome::Passed);
+        report
+            .warnings
+            .iter()
+            .any(|warning| warning.contains("none was re-executed"))
+    };
+    assert!(warned(1e-12));
+    assert!(!warned(1.0));
+}
+
+#[test]
 fn open_runs_are_incomplete_and_say_what_may_still_come() {
     let settings = Settings {
         ending: Ending::Open,

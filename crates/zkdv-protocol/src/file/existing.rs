@@ -61,9 +61,9 @@ impl Existing {
     /// What somebody can do who wants to train here.
     pub(super) const fn what_to_do(&self) -> &'static str {
         if self.closed {
-            "a closed run is not continued: choose another path, and name this run's head as `parent` to go on from it"
+            "a closed run is not continued: choose another path"
         } else {
-            "pass resume=True to go on with it, or choose another path"
+            "choose another path; to go on with it (resume=True) is not in this version"
         }
     }
 }

@@ -41,9 +41,14 @@ impl Verifier<'_> {
             return;
         }
         if let (Some(place), false) = (self.totals.first_edit, self.options.allow_edits) {
+            let edits = self.totals.edits.count;
+            let recorded = if edits == 1 {
+                "change of a state leaf between updates is"
+            } else {
+                "changes of state leaves between updates are"
+            };
             let message = format!(
-                "{} edits of state leaves are recorded, the first in this record; they are accepted where edits are allowed",
-                self.totals.edits.count
+                "{edits} {recorded} recorded, the first in this record; where that was meant to be, allow edits (--allow-edits)"
             );
             self.findings.add(Code::EditNotAllowed, place, message);
         }
@@ -142,6 +147,9 @@ impl Verifier<'_> {
                 "every {every} updates one was checked: a setting for finding faults, which the prover knows beforehand"
             )),
             Sampling::Probability(0.0) => self.findings.warn("no update was checked: the check probability is 0"),
+            Sampling::Probability(_) if self.totals.sampled == 0 && self.totals.updates > 0 => {
+                self.findings.warn("no update was sampled, so none was re-executed")
+            }
             Sampling::Probability(_) => {}
         }
         if root.body.challenger.name == Challenger::TRANSCRIPT {
@@ -164,8 +172,11 @@ impl Verifier<'_> {
         let mut reasons = Vec::new();
         if self.closed.is_none() {
             reasons.push(match outstanding {
-                0 => "the transcript is open: it has no close record".to_owned(),
-                _ => format!("the transcript is open: it has no close record, and {outstanding} checks may still come"),
+                0 => "the transcript is open: it has no close record, so the run goes on or ended without being closed".to_owned(),
+                _ => format!(
+                    "the transcript is open: it has no close record, so the run goes on or ended without being closed, and {} may still come",
+                    counted(outstanding, "check")
+                ),
             });
         }
         if self.torn_bytes > 0 {
@@ -175,11 +186,16 @@ impl Verifier<'_> {
             ));
         }
         if self.totals.unresolved > abandoned {
-            reasons.push(format!("{} checks are unresolved", self.totals.unresolved - abandoned));
+            let unresolved = self.totals.unresolved - abandoned;
+            reasons.push(match unresolved {
+                1 => "1 check is unresolved".to_owned(),
+                _ => format!("{unresolved} checks are unresolved"),
+            });
         }
         if abandoned > 0 {
             reasons.push(format!(
-                "{abandoned} sampled updates were abandoned unchecked by a resume"
+                "{} abandoned unchecked by a resume",
+                counted(abandoned, "sampled update")
             ));
         }
         if self.totals.unlinked > 0 {
@@ -253,6 +269,10 @@ impl Verifier<'_> {
             environment: self.environment,
         }
     }
+}
+
+fn counted(number: u64, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
 #[cfg(all(test, feature = "testing"))]
