@@ -4,7 +4,7 @@
 //! bounded by the configured lag, which the format bounds. What is overdue is kept apart for a while: a check that comes
 //! late is one violation, and a check that never comes is another.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use zkdv_hash::Digest;
 use zkdv_hash::challenge::Draw;
@@ -12,7 +12,7 @@ use zkdv_hash::challenge::Draw;
 use crate::limits::{MAX_IN_FLIGHT, MAX_REPLAY_SNAPSHOT_INTERVAL};
 use crate::violation::Place;
 
-/// Overdue checks that are remembered, in case they come late.
+/// Overdue checks and receipts that are remembered, in case they come late.
 const MAX_OVERDUE: usize = 4096;
 /// Abandoned updates that are remembered, in case they are recorded and checked again.
 const MAX_ABANDONED: usize = 65_536;
@@ -102,6 +102,8 @@ pub(crate) struct Ledger {
     /// Update records so far.
     records: u64,
     overdue: BTreeMap<u64, Box<Owed>>,
+    /// Updates whose receipt did not come in time, as was said.
+    unanswered: BTreeSet<u64>,
     /// Nothing can be said of updates below this one that are not in the ledger.
     unknown_below: u64,
     /// Whether records were lost since the last update.
@@ -135,9 +137,15 @@ impl Ledger {
             self.first = self.first.saturating_add(1);
             match entry.status {
                 Status::Owed(owed) => missed.extend(self.put_overdue(owed)),
-                Status::AwaitsReceipt(committed) => missed.push(Missed::Receipt(committed.place, committed.update)),
+                Status::AwaitsReceipt(committed) => {
+                    self.unanswered.insert(committed.update);
+                    missed.push(Missed::Receipt(committed.place, committed.update));
+                }
                 Status::NotSampled | Status::Checked | Status::Unknown => {}
             }
+        }
+        while self.unanswered.len() > MAX_OVERDUE {
+            self.unanswered.pop_first();
         }
         missed
     }
@@ -208,7 +216,10 @@ impl Ledger {
         let (records, lost) = (self.records, self.lost);
         if let Some(entry) = self.entry(update) {
             return match std::mem::replace(&mut entry.status, Status::Unknown) {
-                Status::AwaitsReceipt(committed) if entry.until < records => Answered::Late(committed),
+                Status::AwaitsReceipt(committed) if entry.until < records => {
+                    self.unanswered.insert(update);
+                    Answered::Late(committed)
+                }
                 Status::AwaitsReceipt(committed) => Answered::Due(committed),
                 Status::Unknown => Answered::Unknown,
                 other => {
@@ -216,6 +227,9 @@ impl Ledger {
                     Answered::NotDue
                 }
             };
+        }
+        if self.unanswered.contains(&update) {
+            return Answered::Unknown;
         }
         match update >= self.end() {
             true if lost => Answered::Unknown,
@@ -265,6 +279,9 @@ impl Ledger {
                     due
                 }
             };
+        }
+        if self.unanswered.contains(&update) {
+            return Due::Unknown;
         }
         match update >= self.end() {
             true if lost => Due::Unknown,

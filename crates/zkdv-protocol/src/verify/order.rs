@@ -103,10 +103,14 @@ impl Order {
         match record_type {
             RecordType::Close | RecordType::Resume => {}
             _ if closing == Seen::Yes => {
+                // Once is enough: the state was there.
+                self.closing = Seen::Perhaps;
                 return Some(Misplaced::Order(format!(
                     "only close may follow the state that is recorded before it, here is {record_type}"
                 )));
             }
+            RecordType::Update | RecordType::State => {}
+            _ if closing == Seen::Perhaps => self.closing = Seen::Perhaps,
             _ => {}
         }
         None
