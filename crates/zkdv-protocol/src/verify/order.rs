@@ -83,11 +83,6 @@ impl Order {
     /// Any record but a root.
     pub(crate) fn record(&mut self, record_type: RecordType) -> Option<Misplaced> {
         let environment = std::mem::replace(&mut self.environment, Seen::Yes);
-        let closing = self.closing;
-        if closing == Seen::Yes && record_type != RecordType::Close {
-            // What should stand before `close` was there, so that it is not missing as well.
-            self.closing = Seen::Perhaps;
-        }
         let fits = match record_type {
             RecordType::Environment => environment != Seen::Yes,
             _ => environment != Seen::No,
@@ -102,15 +97,13 @@ impl Order {
         }
         match record_type {
             RecordType::Close | RecordType::Resume => {}
-            _ if closing == Seen::Yes => {
-                // Once is enough: the state was there.
+            _ if self.closing == Seen::Yes => {
+                // What should stand before `close` was there, so that it is not missing as well.
                 self.closing = Seen::Perhaps;
                 return Some(Misplaced::Order(format!(
                     "only close may follow the state that is recorded before it, here is {record_type}"
                 )));
             }
-            RecordType::Update | RecordType::State => {}
-            _ if closing == Seen::Perhaps => self.closing = Seen::Perhaps,
             _ => {}
         }
         None
