@@ -23,12 +23,34 @@ Lie = Callable[[Record], Iterable[Told]]
 RECEIPTS = {"name": "forged", "key": public(key("challenger"))}
 
 
+def on(kind: str, nth: int, change: Callable[[Record], Any]) -> Lie:
+    """The lie that tells one record otherwise: the `nth` of its kind, counted from 0, as one or several."""
+    seen = -1
+
+    def lie(record: Record) -> Iterator[Told]:
+        nonlocal seen
+        seen += record.kind == kind
+        if record.kind != kind or seen != nth:
+            yield record
+            return
+        told = change(record)
+        yield from told if isinstance(told, list) else [told]
+
+    return lie
+
+
 def honest(record: Record) -> Iterator[Told]:
     yield record
 
 
 def retell(
-    run: Trained, lie: Lie = honest, *, records: Iterable[Record] | None = None, receipts: bool = False, name: str = "a"
+    run: Trained,
+    lie: Lie = honest,
+    *,
+    records: Iterable[Record] | None = None,
+    receipts: bool = False,
+    genuine: int = 0,
+    name: str = "a",
 ) -> bytes:
     """Write a run again.
 
@@ -37,15 +59,17 @@ def retell(
         lie: Is given every record just before it is signed, and says what is written instead.
         records: The records to tell; default: those of the run.
         receipts: Whether a challenger answers every update.
+        genuine: How many of the run's own records are left as they are, before the first that is told.
         name: What the new session keys follow from.
     """
-    return b"".join(Retelling(run, lie, receipts=receipts, name=name).tell(records or run.records))
+    return b"".join(Retelling(run, lie, receipts=receipts, name=name).tell(records or run.records, genuine))
 
 
 class Retelling:
     """The state of one."""
 
     def __init__(self, run: Trained, lie: Lie, *, receipts: bool, name: str) -> None:
+        self.run = run
         self.forge = Forge(run.identity, name)
         self.lie = lie
         self.receipts = receipts
@@ -56,13 +80,16 @@ class Retelling:
         # By update: number, offset and digest of its record.
         self.updates: dict[int, tuple[int, int, bytes]] = {}
 
-    def tell(self, records: Iterable[Record]) -> list[bytes]:
+    def tell(self, records: Iterable[Record], genuine: int = 0) -> list[bytes]:
         for record in records:
             seq, offset, body = self.forge.seq, self.forge.offset, deepcopy(record.body)
             fit = getattr(self, f"_fit_{record.kind}", None)
             if fit is not None:
                 fit(body)
-            pushed = self.write(Record(record.kind, body))
+            if seq < genuine:
+                pushed = self.forge.push_bytes(self.run.raw[seq])
+            else:
+                pushed = self.write(Record(record.kind, body))
             if record.kind == "root":
                 self.root = self.forge.prev
             elif record.kind == "program":
@@ -82,6 +109,7 @@ class Retelling:
                 pushed = last if told.kind == record.kind else pushed
             else:
                 told(self.forge)
+                pushed = self.forge.prev
         return pushed
 
     def receipt(self, update: int) -> Record:
