@@ -1,13 +1,12 @@
 """What a run is configured with: frozen, checked where it is made, and committed in the transcript's first record."""
 
 import os
-import warnings
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, Self, cast, runtime_checkable
 
 from zkdv._arguments import checked_integer, checked_number
-from zkdv.errors import ZKDVError, ZKDVWarning
+from zkdv.errors import ZKDVError, warn
 
 __all__ = ["Challenger", "EvidencePolicy", "FloatTolerance", "SamplingPolicy", "ZKDVConfig"]
 
@@ -83,11 +82,7 @@ class SamplingPolicy:
                     f"not {probability!r}; make this policy with SamplingPolicy.DEBUGCheckEvery({every})"
                 )
         elif probability == 0.0:
-            warnings.warn(
-                "SamplingPolicy.update_check_probability is 0: no update of this run will be checked",
-                ZKDVWarning,
-                stacklevel=3,
-            )
+            warn("SamplingPolicy.update_check_probability is 0: no update of this run will be checked")
 
     @classmethod
     def DEBUGCheckEvery(cls, n: int) -> Self:  # noqa: N802 (the name shouts on purpose)

@@ -4,6 +4,9 @@ Messages say what was wrong, where, and what to do; nothing that a user needs is
 wrong type or out of range are `TypeError` and `ValueError`, raised where they were given.
 """
 
+import inspect
+import warnings
+
 
 class ZKDVError(RuntimeError):
     """Base of what goes wrong in a run, its transcript, its keys or its plugins."""
@@ -19,3 +22,11 @@ class ZKDVVerificationError(ZKDVError):
 
 class ZKDVWarning(UserWarning):
     """Something that a run can go on with and that its owner should know."""
+
+
+def warn(message: str) -> None:
+    """Warn with `ZKDVWarning`, at the line outside of ZKDV that led here: what is quoted is the user's own code."""
+    level, frame = 1, inspect.currentframe()
+    while frame is not None and f"{frame.f_globals.get('__name__')}.".startswith("zkdv."):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, ZKDVWarning, stacklevel=level)

@@ -4,7 +4,6 @@
 runs on the stage threads of `zkdv.flowcontrol`. Read `_commit` and `_check` for what one update leaves behind.
 """
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
@@ -16,7 +15,7 @@ from numpy.typing import NDArray
 
 from zkdv import _native
 from zkdv.check import CheckOutcome, ProductionLeaf, compare, probes_within
-from zkdv.errors import ZKDVError, ZKDVVerificationError, ZKDVWarning
+from zkdv.errors import ZKDVError, ZKDVVerificationError, warn
 from zkdv.flowcontrol import PipelineQueue
 from zkdv.overlap import Policy
 from zkdv.replay_memory import ReplayMemory, Snapshot
@@ -62,6 +61,7 @@ class Pipeline(ABC):
     _committed: Future[None] | None = None
     _warnings: list[str] = field(default_factory=list)
     _nan_noticed: bool = False
+    _edits_noticed: set[tuple[TreeName, int]] = field(default_factory=set)
 
     # What a frontend supplies.
 
@@ -157,7 +157,7 @@ class Pipeline(ABC):
     def warn(self) -> None:
         """Give the warnings that the stages have left, on the thread of the user."""
         while self._warnings:
-            warnings.warn(self._warnings.pop(0), ZKDVWarning, stacklevel=4)
+            warn(self._warnings.pop(0))
 
     def clear(self) -> None:
         """Let go of all arrays, once nothing more is owed."""
@@ -353,16 +353,23 @@ class Pipeline(ABC):
             if data.nbytes <= EDIT_VALUE_LIMIT_BYTES:
                 edit["value"] = data.tobytes()
             edits.append(edit)
-        if edits:
-            names = ", ".join(schema.tree(edit["tree"])[edit["leaf"]].name for edit in edits[:5])
-            more = f" and {len(edits) - 5} more" if len(edits) > 5 else ""
-            warnings.warn(
-                f"{names}{more} changed between updates {self._index - 1} and {self._index} other than by the update; "
-                "the transcript records it as an edit, which `zkdv verify` refuses unless it is allowed",
-                ZKDVWarning,
-                stacklevel=2,
-            )
+        self._notice_edits(edits)
         return edits
+
+    def _notice_edits(self, edits: Sequence[dict[str, Any]]) -> None:
+        """Warn of leaves that were edited for the first time: a loop that edits each time says so once."""
+        leaves = {(edit["tree"], edit["leaf"]) for edit in edits}
+        if leaves <= self._edits_noticed:
+            return
+        self._edits_noticed |= leaves
+        names = [self._schema().tree(edit["tree"])[edit["leaf"]].name for edit in edits]
+        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+        warn(
+            f"{', '.join(names[:5])}{more} changed between updates {self._index - 1} and {self._index} other than by "
+            "the update. The transcript records every such edit, and `zkdv verify` fails because of it unless it is "
+            "given --allow-edits; a value that the update itself changes is no edit. Further edits of the same leaves "
+            "are recorded without a warning"
+        )
 
     def _committed_digest(self, tree: TreeName, index: int, expected: Any) -> bytes | None:
         """Return a leaf's digest after the last update: the committed one, else that of its array if it is there."""

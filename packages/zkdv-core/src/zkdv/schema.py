@@ -110,9 +110,10 @@ class Schema:
                 return f"{tree} had {len(mine)} leaves and now has {len(theirs)}"
         for old_leaf, new_leaf in zip(self.batch.leaves, other.batch.leaves, strict=False):
             if old_leaf != new_leaf:
+                name = f"{new_leaf.name} " if new_leaf.name != old_leaf.name else ""
                 return (
                     f"batch leaf {old_leaf.name} was {old_leaf.dtype}{list(old_leaf.shape)} and is now "
-                    f"{new_leaf.dtype}{list(new_leaf.shape)}"
+                    f"{name}{new_leaf.dtype}{list(new_leaf.shape)}"
                 )
         if self.batch != other.batch:
             return f"the batch had {len(self.batch.leaves)} leaves and now has {len(other.batch.leaves)}"

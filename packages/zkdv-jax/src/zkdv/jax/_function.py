@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from zkdv import overlap
 from zkdv.batch import BatchLayout
-from zkdv.errors import ZKDVError
+from zkdv.errors import ZKDVError, warn
 from zkdv.jax import _replay_export
 from zkdv.jax._commitment_plan import dtype_name
 from zkdv.jax._overlap import carry_policy, policy_of
@@ -188,6 +188,7 @@ class JitFunction:
         if variant is None:
             staged = self._stage(values)
             self._refuse_given_away_state(staged)
+            self._notice_lost_state(staged)
             schema = _schema(staged, leaves)
             pipeline.declare(schema)
             avals = tuple(jax.typeof(leaf) for leaf in leaves)
@@ -218,9 +219,11 @@ class JitFunction:
             return variant.staged
         for name, old, new in zip(variant.staged.input_names, variant.avals, avals, strict=True):
             if (old.shape, old.dtype) != (new.shape, new.dtype):
+                smaller = old.dtype == new.dtype and old.shape[1:] == new.shape[1:]
                 raise ZKDVError(
                     f"{self._signature.name}: input {name} was {old.str_short()} at the first update and is now "
                     f"{new.str_short()}; a run keeps shapes and dtypes of its first update"
+                    + ("; leave out or pad a last batch that is smaller" if smaller else "")
                 )
         return self._stage(values)
 
@@ -243,6 +246,17 @@ class JitFunction:
                     "before the update; a sampled check may need it, so donate the parameters alone, as an argument "
                     "of their own"
                 )
+
+    def _notice_lost_state(self, staged: StagedFunction) -> None:
+        """Warn at the first call of what would be an edit at each call after it."""
+        if staged.lost:
+            more = f" and {len(staged.lost) - 5} more" if len(staged.lost) > 5 else ""
+            warn(
+                f"{self._signature.name} does not return {', '.join(staged.lost[:5])}{more} as the update left them: "
+                "they are changed after the update, or not returned. Where the next update starts from other values, "
+                "its record says so as an edit, and `zkdv verify` fails because of it. Make the change part of the "
+                "update (an Optax transformation, apply_gradients(grads=…, field=…), a zkdv.jax.Transaction)"
+            )
 
     def _gives_away_batch(self, staged: StagedFunction) -> bool:
         return any(staged.input_arguments[index] in self._donated_dynamic for index in staged.batch_inputs)

@@ -33,6 +33,7 @@ class StagedFunction:
         input_names: Names of all input leaves.
         input_arguments: For each input leaf, the argument that it belongs to.
         after_results: Result of `step` that holds each state leaf after the update, parameters first.
+        lost: Names of the state leaves that the user's function does not return as they are after the update.
         overlap_input: Input that holds the overlap policy, where one does.
         replay: The program up to the transition: takes parameter, optimizer and batch leaves, in this order, and gives
             the deltas, the new parameter and the new optimizer leaves.
@@ -49,6 +50,7 @@ class StagedFunction:
     input_names: tuple[str, ...]
     input_arguments: tuple[int, ...]
     after_results: tuple[int, ...]
+    lost: tuple[str, ...]
     overlap_input: int | None
     replay: Callable[..., list[Any]]
 
@@ -70,16 +72,18 @@ def stage(
         argument_names: Names of the arguments.
 
     Raises:
+        TypeError: An argument holds something else than arrays and numbers.
         ZKDVError: There is no transition, more than one, one inside a control-flow primitive, or one whose state leaves
             are not inputs of the function.
     """
+    paths, input_arguments = _input_names(arguments, argument_names)
+    _refuse_other_than_arrays(name, paths, jax.tree.leaves(arguments))
     with open_transactions(name):
         closed, shapes = jax.make_jaxpr(function, return_shape=True)(*arguments)
     result_tree = jax.tree.structure(shapes)
     flat = _inline(closed, name)
     layout, operands = flat.layout, flat.operands
     inputs = {variable: index for index, variable in enumerate(closed.jaxpr.invars)}
-    paths, input_arguments = _input_names(arguments, argument_names)
 
     parameter_inputs = _input_indices(operands.parameters_before, layout.parameters, inputs, layout.api, "parameter")
     optimizer_inputs = _input_indices(operands.optimizer_before, layout.optimizer, inputs, layout.api, "optimizer")
@@ -113,9 +117,21 @@ def stage(
         input_names=tuple(paths),
         input_arguments=tuple(input_arguments),
         after_results=after_results,
+        lost=_lost(closed, flat, after_results),
         overlap_input=_overlap_input(operands, inputs, layout.api),
         replay=flat.program(replay_inputs, replay_results, _needed(flat.equations, replay_results)),
     )
+
+
+def _refuse_other_than_arrays(name: str, paths: Sequence[str], leaves: Sequence[Any]) -> None:
+    for path, leaf in zip(paths, leaves, strict=True):
+        try:
+            jax.typeof(leaf)
+        except TypeError:
+            raise TypeError(
+                f"{name}: input {path} is {leaf!r} ({type(leaf).__name__}), which is no array; name an argument that "
+                "selects what the function does in static_argnames"
+            ) from None
 
 
 def _input_names(arguments: tuple[Any, ...], argument_names: Sequence[str]) -> tuple[list[str], list[int]]:
@@ -204,7 +220,8 @@ def _inline(closed: ClosedJaxpr, name: str) -> _FlatProgram:
     if len(found) != 1:
         raise ZKDVError(
             f"{name}: the function declares {len(found) or 'no'} updates; it must declare exactly one, with "
-            "TrainState.apply_gradients or a Transaction"
+            "zkdv.jax.contrib.TrainState.apply_gradients (Flax's own TrainState declares none) or a "
+            "zkdv.jax.Transaction; what makes no update, like an evaluation, stays under jax.jit"
         )
     layout, operands = found[0]
     results = [read(atom) for atom in closed.jaxpr.outvars]
@@ -287,3 +304,14 @@ def _place_after(closed: ClosedJaxpr, flat: _FlatProgram) -> tuple[list[Any], tu
             place[index] = len(results)
             results.append(atom)
     return results, tuple(place[index] for index in range(len(after)))
+
+
+def _lost(closed: ClosedJaxpr, flat: _FlatProgram, after_results: Sequence[int]) -> tuple[str, ...]:
+    """Name the state leaves after the update, constants apart, that had to be added to what the function returns."""
+    after = [*flat.operands.parameters_after, *flat.operands.optimizer_after]
+    names = [*flat.layout.parameters, *flat.layout.optimizer]
+    return tuple(
+        name
+        for name, atom, place in zip(names, after, after_results, strict=True)
+        if place >= len(closed.jaxpr.outvars) and not isinstance(atom, Literal)
+    )
