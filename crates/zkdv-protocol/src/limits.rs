@@ -12,6 +12,8 @@ pub const MAX_LEAVES: usize = 65_536;
 pub const MAX_DIMENSIONS: usize = 32;
 /// The most program records in a transcript.
 pub const MAX_PROGRAMS: usize = 4096;
+/// The most bytes that the files of all program records may have together: a verifier hashes them.
+pub const MAX_PROGRAM_BYTES: u64 = 4 << 30;
 /// The longest replay snapshot interval, in updates.
 pub const MAX_REPLAY_SNAPSHOT_INTERVAL: u64 = 65_536;
 /// The most updates in flight.

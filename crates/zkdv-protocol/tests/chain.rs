@@ -542,6 +542,8 @@ fn a_check_that_is_not_exact_shows_its_values() {
     check.exact = false;
     check.verdict = Verdict::Failed;
     refused(&mut run, Body::Check(Box::new(check.clone())), "body-invalid");
+    (check.distance, check.probes) = (Some(0.0), Some(true));
+    refused(&mut run, Body::Check(Box::new(check.clone())), "check-tolerance");
     check.verdict = Verdict::Unresolved;
     run.append(Body::Check(Box::new(check))).unwrap();
     assert_eq!(run.chain.counts().failed, 0);

@@ -2,7 +2,7 @@
 
 use super::Counts;
 use super::pending::{Checks, Receipts};
-use crate::limits::MAX_PROGRAMS;
+use crate::limits::{MAX_PROGRAM_BYTES, MAX_PROGRAMS};
 use crate::record::{
     Body, ChallengeBody, CheckBody, CheckpointBody, CloseBody, CloseReason, Configuration, Edit, ProgramBody,
     ProgramRole, Receipt, RecordType, RootBody, Roots, StateBody, StateReason, Tree, UpdateBody, Verdict,
@@ -52,6 +52,7 @@ pub(super) struct Order {
     /// The numbers of the program records with role `replay`.
     replay_programs: HashSet<u64>,
     programs: usize,
+    program_bytes: u64,
     /// Whether the initial state is recorded.
     started: bool,
     /// The roots last recorded; none where an update left one out.
@@ -76,6 +77,7 @@ impl Order {
             layout: None,
             replay_programs: HashSet::new(),
             programs: 0,
+            program_bytes: 0,
             started: false,
             standing: [None; 4],
             state: None,
@@ -154,11 +156,16 @@ impl Order {
         }
     }
 
-    fn admit_program(&self, _body: &ProgramBody) -> Admission {
-        if self.programs < MAX_PROGRAMS {
-            return Ok(());
+    fn admit_program(&self, body: &ProgramBody) -> Admission {
+        if self.programs >= MAX_PROGRAMS {
+            return refuse(format!("at most {MAX_PROGRAMS} programs"), "one more");
         }
-        refuse(format!("at most {MAX_PROGRAMS} programs"), "one more")
+        let bytes = self.program_bytes.saturating_add(body.length);
+        if bytes > MAX_PROGRAM_BYTES {
+            let expected = format!("programs of at most {MAX_PROGRAM_BYTES} bytes in all");
+            return refuse(expected, format!("{bytes} bytes with this one"));
+        }
+        Ok(())
     }
 
     fn admit_state(&self, body: &StateBody) -> Admission {
@@ -322,6 +329,7 @@ impl Order {
             Body::Schema(body) => self.layout = Some(Layout::new(body.clone())),
             Body::Program(body) => {
                 self.programs += 1;
+                self.program_bytes += body.length;
                 if body.role == ProgramRole::Replay {
                     self.replay_programs.insert(seq);
                 }

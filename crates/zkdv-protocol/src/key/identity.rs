@@ -50,7 +50,7 @@ pub enum KeyError {
         reason: String,
     },
     /// The file that was to be made is there.
-    #[error("{} is there already and is not overwritten: load it, or choose another path", path.display())]
+    #[error("{} is there already and is not overwritten: use it as it is, or choose another path", path.display())]
     Exists {
         /// The file.
         path: PathBuf,

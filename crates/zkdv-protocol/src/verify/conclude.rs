@@ -249,10 +249,13 @@ impl Verifier<'_> {
                 Sampling::Every(every) => Some(every),
                 Sampling::Probability(_) => None,
             }),
-            tolerance: configuration.map(|configuration| ToleranceReport {
-                absolute: configuration.tolerance.absolute,
-                relative: configuration.tolerance.relative,
-            }),
+            tolerance: configuration
+                .map(|configuration| ToleranceReport {
+                    absolute: configuration.tolerance.absolute,
+                    relative: configuration.tolerance.relative,
+                })
+                // JSON has no other numbers.
+                .filter(|tolerance| tolerance.absolute.is_finite() && tolerance.relative.is_finite()),
             commit: configuration.map(|configuration| configuration.commit.as_str()),
             replay_snapshot_interval: configuration.map(|configuration| configuration.replay_snapshot_interval),
             challenger: body.map(|body| ChallengerReport {

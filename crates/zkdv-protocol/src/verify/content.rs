@@ -11,6 +11,7 @@ use super::layout::Layout;
 use super::ledger::{Answered, Committed, Due, Missed};
 use super::order::{Misplaced, Order};
 use super::verifier::{RootFacts, Terms, Verifier};
+use crate::limits::{MAX_PROGRAM_BYTES, MAX_PROGRAMS};
 use crate::record::{
     Body, ChallengeBody, CheckBody, CheckpointBody, CloseBody, CloseReason, EnvironmentBody, ProgramBody, Receipt,
     ResumeBody, RootBody, Roots, Sampling, SchemaBody, StateBody, StateReason, Tree, UpdateBody, Verdict,
@@ -152,8 +153,7 @@ impl Verifier<'_> {
     fn program(&mut self, place: Place, seq: u64, body: &ProgramBody) {
         if !self.programs.add(place, seq, body) {
             let message = format!(
-                "a transcript has at most {} program records",
-                crate::limits::MAX_PROGRAMS
+                "a transcript has at most {MAX_PROGRAMS} program records, of files of at most {MAX_PROGRAM_BYTES} bytes in all"
             );
             self.findings.add(Code::OrderInvalid, place, message);
             self.programs.lose();

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use zkdv_hash::Digest;
 
 use super::lookup::{Lookup, ProgramFile};
-use crate::limits::MAX_PROGRAMS;
+use crate::limits::{MAX_PROGRAM_BYTES, MAX_PROGRAMS};
 use crate::record::{ProgramBody, ProgramRole};
 use crate::report::ProgramReport;
 use crate::violation::{Code, Place};
@@ -16,6 +16,8 @@ pub(crate) struct Programs {
     all: Vec<Program>,
     /// The place in `all` of those that may be named now, by `seq`.
     by_seq: BTreeMap<u64, usize>,
+    /// Bytes of their files, as committed.
+    bytes: u64,
     /// Whether program records may have been lost.
     lost: bool,
 }
@@ -33,9 +35,11 @@ struct Program {
 impl Programs {
     /// Enters a program. Says whether there was room for it.
     pub(crate) fn add(&mut self, place: Place, seq: u64, body: &ProgramBody) -> bool {
-        if self.all.len() >= MAX_PROGRAMS {
+        let bytes = self.bytes.saturating_add(body.length);
+        if self.all.len() >= MAX_PROGRAMS || bytes > MAX_PROGRAM_BYTES {
             return false;
         }
+        self.bytes = bytes;
         self.by_seq.insert(seq, self.all.len());
         self.all.push(Program {
             place,

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use zkdv_hash::Digest;
 use zkdv_protocol::cbor::Value;
 use zkdv_protocol::key::PublicKey;
+use zkdv_protocol::limits::MAX_PROGRAM_BYTES;
 use zkdv_protocol::record::{
     Body, CheckpointBody, CloseBody, Commit, ProgramRole, RecordType, ResumeBody, Sampling, StateBody, StateReason,
 };
@@ -46,6 +47,13 @@ fn records_out_of_order() {
     for record_type in [RecordType::Environment, RecordType::Schema, RecordType::State] {
         assert_once(Code::OrderInvalid, &twice(record_type, 0));
     }
+    let huge = lie_in(
+        settings(),
+        RecordType::Program,
+        0,
+        change!(Program, body => body.length = MAX_PROGRAM_BYTES + 1),
+    );
+    assert_once(Code::OrderInvalid, &huge);
     let late = lie(settings(), |body| match body {
         Body::Close(close) => vec![
             Body::Checkpoint(CheckpointBody {
