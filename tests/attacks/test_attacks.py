@@ -3,13 +3,8 @@
 import re
 from pathlib import Path
 
-import folders  # noqa: F401 (enters its attacks)
-import outsiders  # noqa: F401
-import provers_checks  # noqa: F401
-import provers_encoding  # noqa: F401
-import provers_order  # noqa: F401
 import pytest
-from victims import ATTACKS
+from attacks import ATTACKS
 
 from zkdv import _native
 

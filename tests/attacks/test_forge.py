@@ -61,16 +61,16 @@ def test_a_run_told_with_receipts_passes(run, folder):
     assert report.challenger.name == "forged"
 
 
-@pytest.mark.parametrize("name", ["checked", "sampled"])
-def test_a_run_told_with_checks_that_are_near_passes(runs, name, folder):
-    run = runs[name]
-    told = retell(run, lambda record: [inexact(run, record) if record.kind == "check" else record])
-    checks = [record.body for record in map(read, split(told)) if record.kind == "check"]
-    openings = [check["parameter"]["opening"] for check in checks]
-    assert any(opening["chain"] for opening in openings)
-    assert any(opening["path"] for opening in openings)
-    report = assert_passes(Attacked(run, told), folder)
-    assert report.checks_passed == run.plan.updates
+def test_a_run_told_with_checks_that_are_near_passes(runs, folder):
+    openings = []
+    for run in (runs["checked"], runs["sampled"]):
+        told = retell(run, lambda record, run=run: [inexact(run, record) if record.kind == "check" else record])
+        checks = [record.body for record in map(read, split(told)) if record.kind == "check"]
+        openings += [check[tree].get("opening") for check in checks for tree in ("parameter", "optimizer")]
+        report = assert_passes(Attacked(run, told), folder)
+        assert report.checks_passed == run.plan.updates
+    # Of leaves of one chunk and of two, and where no root is that they could lead to.
+    assert {len(opening["chain"]) if opening else None for opening in openings} == {None, 0, 1}
 
 
 @pytest.mark.parametrize("keep", [4, 6, 12])

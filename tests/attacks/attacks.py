@@ -1,0 +1,10 @@
+"""All attacks."""
+
+import folders
+import outsiders
+import provers_checks
+import provers_encoding
+import provers_order
+from victims import ATTACKS
+
+__all__ = ["ATTACKS", "folders", "outsiders", "provers_checks", "provers_encoding", "provers_order"]
