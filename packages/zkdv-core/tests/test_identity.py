@@ -134,6 +134,13 @@ def test_key_folder_that_cannot_be_made_is_said(tmp_path):
         identity.create(tmp_path / "file" / "folder" / "key.pem")
 
 
+def test_own_key_that_cannot_be_created_sends_to_another_place(monkeypatch):
+    monkeypatch.delenv("ZKDV_IDENTITY", raising=False)
+    monkeypatch.setattr(identity, "default_path", lambda: Path("/proc/identity.pem"))
+    with pytest.raises(ZKDVError, match=r"can't be created: .*; `zkdv key new PATH` creates one elsewhere, for ZKDV_I"):
+        identity.load()
+
+
 def test_file_system_that_takes_no_files_is_said():
     # Refuses every user, the administrator too.
     with pytest.raises(ZKDVError, match="can't be created"):

@@ -1,5 +1,7 @@
 """Mistakes that training scripts make: what is said about them, and where."""
 
+import subprocess
+import sys
 import warnings
 
 import jax
@@ -62,6 +64,24 @@ def test_new_edits_are_warned_about_after_others_were(proof):
             warnings.simplefilter("always")
             state, _ = step(state, images, labels)
         assert len(caught) == (1 if int(state.step) == 7 or field == "params" else 0)
+
+
+def test_a_proof_that_is_never_closed_says_so_when_the_program_ends(tmp_path):
+    program = (
+        "import sys, zkdv.jax\n"
+        "closed, forgotten = zkdv.jax.ZKDV(sys.argv[1]), zkdv.jax.ZKDV(sys.argv[2])\n"
+        "closed.start(), forgotten.start()\n"
+        "closed.close()\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program, tmp_path / "closed", tmp_path / "forgotten"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert f"ZKDVWarning: the proof in {tmp_path / 'forgotten'} was never closed" in ended.stderr
+    assert str(tmp_path / "closed") not in ended.stderr
+    assert verified(tmp_path / "forgotten").verdict == "incomplete"
 
 
 def test_an_argument_that_is_no_array_is_named(proof):

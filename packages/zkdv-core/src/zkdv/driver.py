@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol, Self
 from zkdv import _native, environment, identity
 from zkdv._arguments import checked_integer, checked_ratio
 from zkdv.config import ZKDVConfig
-from zkdv.errors import ZKDVError, ZKDVPoisonedError
+from zkdv.errors import ZKDVError, ZKDVPoisonedError, warn
 from zkdv.flowcontrol import Annotation, PipelineQueue
 from zkdv.pipeline import Pipeline
 
@@ -104,6 +104,7 @@ class Driver:
         self._pipeline: Pipeline | None = None
         self._transcript: _native.Transcript | None = None
         self._state: State = "new"
+        self._unclosed: weakref.finalize[..., Any] | None = None
         self._pid = os.getpid()
         self._lock = threading.RLock()
 
@@ -153,7 +154,7 @@ class Driver:
                 raise ZKDVError(str(error)) from error
             self._transcript = transcript
             # Should the proof never be closed, its lock still goes with the object.
-            weakref.finalize(self, transcript.release)
+            self._unclosed = weakref.finalize(self, _leave_open, transcript, self.path, self._pid)
             try:
                 self.append("environment", facts)
                 self.rolling_window, self.probe_ratio = rolling_window, probe_ratio
@@ -161,6 +162,7 @@ class Driver:
                 self._pipeline = self.backend.pipeline(self, self.queue)
             except BaseException:
                 self._state = "closed"
+                self._unclosed.detach()
                 transcript.release()
                 raise
             self._state = "running"
@@ -336,3 +338,17 @@ class Driver:
             self._opened().release()
         except _native.NativeError as error:
             raise ZKDVError(str(error)) from error
+        finally:
+            if self._unclosed is not None:
+                self._unclosed.detach()
+
+
+def _leave_open(transcript: _native.Transcript, path: Path, pid: int) -> None:
+    """Let go of the transcript of a proof that is gone, or that outlives the interpreter."""
+    transcript.release()
+    # Whoever is forked off has nothing to close.
+    if os.getpid() == pid:
+        warn(
+            f"the proof in {path} was never closed: its transcript stays open, and `zkdv verify` calls it incomplete; "
+            "use the proof in a `with` block, or call close() after the last update"
+        )

@@ -134,11 +134,11 @@ def parse_public_key(key: Path | str | bytes) -> bytes:
 def _create_with_notice(path: Path) -> Identity:
     try:
         identity = create(path)
-    except ZKDVError:
+    except ZKDVError as error:
         # Where another process was first, its key is ours too.
         if path.exists():
             return _load_file(path, "")
-        raise
+        raise ZKDVError(f"{error}; `zkdv key new PATH` creates one elsewhere, for {ENVIRONMENT_VARIABLE}") from error
     print(  # noqa: T201 (the one thing that is told unasked: a key came to be)
         f"zkdv: created your identity key {path} (public key {identity.public_key.hex()}); "
         "keep it private, and a copy of it safe",

@@ -91,7 +91,7 @@ def _facts(run: RunReport) -> Iterator[tuple[str, str]]:
             f"{run.tolerance_absolute:g} absolute, {run.tolerance_relative:g} relative, where a check is not bit-exact",
         )
     yield "commits to", _commitments(run)
-    yield "edits", f"{run.edits_total} changes of the state between updates" if run.edits_total else "none"
+    yield "edits", f"{_count(run.edits_total, 'change')} of the state between updates" if run.edits_total else "none"
     if run.resumes:
         yield "resumes", f"{run.resumes}, {run.unlinked} of them unlinked"
 
