@@ -4,23 +4,32 @@
 //! windows of consecutive words in its rows.
 
 mod openings;
+mod sort;
 mod windows;
 
 use std::sync::LazyLock;
 
 use crate::derive::Context;
+use crate::messages::Mode;
 use crate::rolling::{Base, Roller};
 use crate::tree::{self, TreeKind};
-use crate::{Digest, HashError, leaf};
+use crate::{Digest, HashError, leaf, messages};
 
 pub use openings::{
     AbsenceOpening, BlockOpening, RowOpening, WindowOpening, open_absent, open_row, open_window, verify_absent,
     verify_row, verify_window,
 };
 pub use windows::BLOCK_NUMBERS;
+use windows::SortedList;
 
 /// Rows that a batch without words may have.
 const EMPTY_ROWS: usize = 65_536;
+
+/// Words that one thread commits to faster than it hands them over to others.
+const SMALL_WORDS: usize = 8192;
+
+/// Rows of which the tree is hashed by one thread.
+const SMALL_ROWS: usize = 4096;
 
 /// A batch: `rows` rows of `width` words, in C order.
 #[derive(Clone, Copy, Debug)]
@@ -77,9 +86,21 @@ impl<'a> Matrix<'a> {
         Ok(&self.words[index * self.width..][..self.width])
     }
 
+    /// Whether a commitment is best left to the calling thread, and stays on it.
+    pub const fn is_small(&self) -> bool {
+        self.words.len() <= SMALL_WORDS && self.rows <= SMALL_ROWS
+    }
+
     fn rows_of_words(&self) -> impl Iterator<Item = &'a [u32]> {
         let Self { words, rows, width } = *self;
         (0..rows).map(move |row| &words[row * width..][..width])
+    }
+
+    /// The plain digests of the bytes of all rows.
+    fn row_digests(&self) -> Vec<[u8; Digest::LENGTH]> {
+        let mut digests = vec![[0; Digest::LENGTH]; self.rows];
+        messages::digests(Mode::Hash, bytemuck::cast_slice(self.words), &mut digests);
+        digests
     }
 
     /// The node of a row on level 0 of the tree of rows.
@@ -131,19 +152,26 @@ impl BatchCommitment {
 /// [`HashError::EmptyWindow`] where the window holds no words.
 pub fn commit(matrix: &Matrix<'_>, rolling_window: usize, base: &Base) -> Result<BatchCommitment, HashError> {
     let roller = Roller::new(base, rolling_window)?;
-    let (digests, list) = rayon::join(
-        || {
-            let row_root = tree::root_of(TreeKind::BatchRows, matrix.rows, &|row| matrix.row_node(row));
-            (leaf::digest(bytemuck::cast_slice(matrix.words)), row_root)
-        },
-        || windows::SortedList::new(matrix, &roller),
-    );
+    let of_bytes = || {
+        let rows = matrix.row_digests();
+        let row_root = tree::root_of_equal(TreeKind::BatchRows, rows.as_flattened(), Digest::LENGTH);
+        (leaf::digest(bytemuck::cast_slice(matrix.words)), row_root)
+    };
+    let of_windows = || {
+        let list = SortedList::new(matrix, &roller);
+        (list.root(), list.window_count())
+    };
+    let ((matrix_digest, row_root), (window_root, window_count)) = if matrix.is_small() {
+        (of_bytes(), of_windows())
+    } else {
+        rayon::join(of_bytes, of_windows)
+    };
     Ok(BatchCommitment {
         rows: matrix.rows as u64,
         width: matrix.width as u64,
-        matrix: digests.0,
-        row_root: digests.1,
-        window_root: list.root(),
-        window_count: list.window_count(),
+        matrix: matrix_digest,
+        row_root,
+        window_root,
+        window_count,
     })
 }

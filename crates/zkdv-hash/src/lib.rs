@@ -28,6 +28,7 @@ mod digest;
 pub mod dtype;
 mod error;
 pub mod leaf;
+mod messages;
 pub mod probe;
 pub mod rolling;
 pub mod tree;

@@ -4,7 +4,14 @@
 //! "Efficient randomized pattern-matching algorithms", 1987). The base `b` follows from the root record and is public:
 //! colliding windows can be computed, so the hash only locates, and never stands for the window's bytes.
 
+#![expect(
+    clippy::inline_always,
+    reason = "code that is compiled for an instruction set must be inlined to where it is chosen"
+)]
+
 use std::sync::LazyLock;
+
+use pulp::{Arch, NullaryFnOnce};
 
 use crate::derive::Context;
 use crate::{Digest, HashError};
@@ -14,6 +21,12 @@ pub const MODULUS: u128 = (1 << 127) - 1;
 
 /// The smallest base: no word reaches it, so words are digits of a number in this base.
 const SMALLEST_BASE: u128 = 1 << 32;
+
+/// Rows that are rolled along together.
+const INTERLEAVED: usize = 4;
+
+/// Windows that one thread hashes at a time.
+const WINDOWS_OF_A_TASK: usize = 8192;
 
 /// The base of a run's rolling hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +111,91 @@ impl Roller {
         })
         .map(canonical)
     }
+
+    /// Writes the hashes plus one of the windows of all rows of this width, [`windows_in`](Self::windows_in) of each, in
+    /// order.
+    pub(crate) fn fill_successors(&self, words: &[u32], width: usize, hashes: &mut [u128]) {
+        let per_row = self.windows_in(width);
+        if per_row == 0 {
+            return;
+        }
+        let rows = words.len() / width;
+        if rows > INTERLEAVED && hashes.len() > WINDOWS_OF_A_TASK {
+            let middle = rows.div_ceil(2).next_multiple_of(INTERLEAVED);
+            let (left, right) = words.split_at(middle * width);
+            let (left_hashes, right_hashes) = hashes.split_at_mut(middle * per_row);
+            rayon::join(
+                || self.fill_successors(left, width, left_hashes),
+                || self.fill_successors(right, width, right_hashes),
+            );
+            return;
+        }
+        let mut words = words.chunks_exact(INTERLEAVED * width);
+        let mut hashes = hashes.chunks_exact_mut(INTERLEAVED * per_row);
+        for (rows, hashes) in words.by_ref().zip(hashes.by_ref()) {
+            Arch::new().dispatch(Interleaved {
+                roller: *self,
+                rows: std::array::from_fn(|row| &rows[row * width..][..width]),
+                hashes,
+            });
+        }
+        let rows = words.remainder().chunks_exact(width);
+        for (row, hashes) in rows.zip(hashes.into_remainder().chunks_exact_mut(per_row)) {
+            self.fill_row(row, hashes);
+        }
+    }
+
+    /// Writes the hashes plus one of a row, which is cut into parts where it is long.
+    fn fill_row(&self, row: &[u32], hashes: &mut [u128]) {
+        if hashes.len() < INTERLEAVED * self.window {
+            for (out, hash) in hashes.iter_mut().zip(self.hashes(row)) {
+                *out = hash + 1;
+            }
+            return;
+        }
+        let part = hashes.len() / INTERLEAVED;
+        let (whole, rest) = hashes.split_at_mut(INTERLEAVED * part);
+        Arch::new().dispatch(Interleaved {
+            roller: *self,
+            rows: std::array::from_fn(|index| &row[index * part..][..part + self.window - 1]),
+            hashes: whole,
+        });
+        for (out, hash) in rest.iter_mut().zip(self.hashes(&row[INTERLEAVED * part..])) {
+            *out = hash + 1;
+        }
+    }
+}
+
+/// Rows of one width, which are rolled along together: each hash waits for the one before it in its row, not for those in
+/// other rows.
+struct Interleaved<'a> {
+    roller: Roller,
+    rows: [&'a [u32]; INTERLEAVED],
+    hashes: &'a mut [u128],
+}
+
+impl NullaryFnOnce for Interleaved<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        let Roller { base, leaving, window } = self.roller;
+        let per_row = self.hashes.len() / INTERLEAVED;
+        let mut outs = self.hashes.chunks_exact_mut(per_row);
+        let mut outs: [&mut [u128]; INTERLEAVED] = std::array::from_fn(|_| outs.next().unwrap_or_default());
+        let rows = self.rows.map(|row| &row[..per_row + window - 1]);
+        let mut hashes = rows.map(|row| start(&row[..window - 1], base));
+        for index in 0..per_row {
+            for (row, hash) in rows.iter().zip(&mut hashes) {
+                // The first window has no word before it.
+                let (leaving, out) = if index == 0 { (0, 0) } else { (leaving, row[index - 1]) };
+                *hash = step(*hash, base, leaving, out, row[index + window - 1]);
+            }
+            for (out, &hash) in outs.iter_mut().zip(&hashes) {
+                out[index] = successor(hash);
+            }
+        }
+    }
 }
 
 /// The hash of a window as a number up to 2^127.
@@ -107,7 +205,7 @@ fn start(window: &[u32], base: u128) -> u128 {
 
 /// A number up to 2^127 congruent to `hash * base + leaving * out + word`, for `hash` up to 2^127, and `base` and `leaving`
 /// below it.
-#[inline]
+#[inline(always)]
 fn step(hash: u128, base: u128, leaving: u128, out: u32, word: u32) -> u128 {
     // Everything is doubled, so that the upper 128 bits are those that count multiples of 2^127, which is congruent to 1.
     let (base, leaving, word) = (base << 1, leaving << 1, u128::from(word) << 1);
@@ -123,20 +221,30 @@ fn step(hash: u128, base: u128, leaving: u128, out: u32, word: u32) -> u128 {
     let (low, carry) = (other_middle << 64 | lower(low)).overflowing_add(added_high << 64 | lower(added_low));
     let high = high + upper(added_high) + u128::from(carry);
     let (sum, carry) = high.overflowing_add(low >> 1);
-    (sum & MODULUS) + (sum >> 127) + (u128::from(carry) << 1)
+    (sum & MODULUS) + (sum >> 127 | u128::from(carry) << 1)
 }
 
+#[inline(always)]
 fn lower(value: u128) -> u128 {
     value & u128::from(u64::MAX)
 }
 
+#[inline(always)]
 fn upper(value: u128) -> u128 {
     value >> 64
 }
 
 /// The congruent number below `p`, for values up to 2^127.
+#[inline(always)]
 fn canonical(value: u128) -> u128 {
     if value >= MODULUS { value - MODULUS } else { value }
+}
+
+/// One more than the congruent number below `p`, for values up to 2^127.
+#[inline(always)]
+fn successor(value: u128) -> u128 {
+    let next = value + 1;
+    (next & MODULUS) + (next >> 127)
 }
 
 /// A number up to 2^127 congruent to `base^exponent`.

@@ -11,7 +11,7 @@ use std::str::FromStr;
 use std::sync::LazyLock;
 
 use crate::derive::Context;
-use crate::{Digest, HashError};
+use crate::{Digest, HashError, messages};
 
 /// Ranges of fewer leaves are hashed by one thread: a handover costs as much as some dozen short leaves.
 const PARALLEL_LEAVES: usize = 128;
@@ -132,6 +132,26 @@ pub(crate) fn root_of(kind: TreeKind, count: usize, leaf: &(impl Fn(usize) -> Di
     let contexts = kind.contexts();
     let top = (count > 0).then(|| top(contexts, 0..count, leaf));
     contexts.root(count as u64, top.as_ref())
+}
+
+/// The root over leaves whose data `bytes` joins, each of this length, but for a last one that may be shorter.
+pub(crate) fn root_of_equal(kind: TreeKind, bytes: &[u8], length: usize) -> Digest {
+    let contexts = kind.contexts();
+    let mut nodes = vec![[0; Digest::LENGTH]; bytes.len() / length];
+    let (equal, shorter) = bytes.split_at(nodes.len() * length);
+    messages::digests(contexts.leaf.mode(), equal, &mut nodes);
+    if !shorter.is_empty() {
+        nodes.push(contexts.leaf.digest(shorter).into());
+    }
+    let count = nodes.len() as u64;
+    while nodes.len() > 1 {
+        let (pairs, odd) = nodes.as_chunks::<2>();
+        let mut above = vec![[0; Digest::LENGTH]; pairs.len()];
+        messages::digests(contexts.node.mode(), pairs.as_flattened().as_flattened(), &mut above);
+        above.extend(odd);
+        nodes = above;
+    }
+    contexts.root(count, nodes.first().copied().map(Digest::from).as_ref())
 }
 
 /// The opening of one of `count` leaves of which `leaf` gives the nodes on level 0.

@@ -35,7 +35,7 @@ pub(crate) fn batch_commit(
     let base = rolling_base(base)?;
     let matrix = words.matrix()?;
     let fields = detached(py, || {
-        pool::run(|| batch::commit(&matrix, rolling_window, &base)).map_err(hash_error)
+        pool::run_if(!matrix.is_small(), || batch::commit(&matrix, rolling_window, &base)).map_err(hash_error)
     })?;
     Ok(BatchCommitment {
         fields,

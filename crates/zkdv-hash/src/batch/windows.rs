@@ -1,9 +1,8 @@
 //! The sorted list of window hashes.
 
-use rayon::iter::{IndexedParallelIterator, ParallelIterator};
-use rayon::slice::{ParallelSlice, ParallelSliceMut};
+use std::sync::Mutex;
 
-use super::Matrix;
+use super::{Matrix, sort};
 use crate::rolling::Roller;
 use crate::tree::{self, TreeKind};
 use crate::{Digest, HashError};
@@ -11,47 +10,55 @@ use crate::{Digest, HashError};
 /// Numbers in a block of the list; the last block may be shorter.
 pub const BLOCK_NUMBERS: usize = 64;
 
-/// Windows that one thread hashes at a time.
-const WINDOWS_OF_A_TASK: usize = 4096;
+/// Bits of a hash plus one.
+const HASH_BITS: u32 = 127;
 
 /// Bytes of a number.
 pub(super) const NUMBER_BYTES: usize = 16;
 
+/// Bytes of memory that are kept for the next list. A list of a batch of usual size costs as much again where the
+/// operating system has to clear memory for it each time.
+const KEPT_BYTES: usize = 32 << 20;
+
 /// Every different window hash plus one, in ascending order between the sentinels 0 and 2^128 - 1.
-pub(super) struct SortedList(Vec<u128>);
+pub(super) struct SortedList {
+    numbers: Vec<u128>,
+    /// Room to sort in.
+    spare: Vec<u128>,
+}
+
+/// The memory of a list that is no longer needed.
+static KEPT: Mutex<Option<SortedList>> = Mutex::new(None);
 
 impl SortedList {
     pub(super) fn new(matrix: &Matrix<'_>, roller: &Roller) -> Self {
-        let per_row = roller.windows_in(matrix.width);
-        // There are at most as many windows as words, which are in memory. The first number stays the lower sentinel.
-        let mut numbers = vec![0; matrix.rows * per_row + 2];
-        if let Some(last) = numbers.last_mut() {
-            *last = u128::MAX;
+        // Whoever finds the place empty, or in use, allocates. A process that was forked may find it in use for ever.
+        let kept = KEPT.try_lock().ok().and_then(|mut kept| kept.take());
+        let mut list = kept.unwrap_or(Self {
+            numbers: Vec::new(),
+            spare: Vec::new(),
+        });
+        // There are at most as many windows as words, which are in memory.
+        list.numbers
+            .resize(matrix.rows * roller.windows_in(matrix.width) + 2, 0);
+        if let [lowest, inside @ .., highest] = list.numbers.as_mut_slice() {
+            (*lowest, *highest) = (0, u128::MAX);
+            roller.fill_successors(matrix.words, matrix.width, inside);
         }
-        if per_row > 0 {
-            let rows = matrix.words.par_chunks_exact(matrix.width);
-            let outs = numbers[1..]
-                .par_chunks_exact_mut(per_row)
-                .with_min_len(WINDOWS_OF_A_TASK.div_ceil(per_row));
-            outs.zip(rows).for_each(|(out, row)| {
-                out.iter_mut()
-                    .zip(roller.hashes(row))
-                    .for_each(|(out, hash)| *out = hash + 1);
-            });
-        }
-        numbers.par_sort_unstable();
-        numbers.dedup();
-        Self(numbers)
+        sort::sort_between(&mut list.numbers, &mut list.spare, HASH_BITS);
+        list
     }
 
     pub(super) fn window_count(&self) -> u64 {
-        (self.0.len() - 2) as u64
+        (self.numbers.len() - 2) as u64
     }
 
     pub(super) fn root(&self) -> Digest {
-        tree::root_of(TreeKind::BatchWindows, self.block_count(), &|block| {
-            self.block_node(block)
-        })
+        tree::root_of_equal(
+            TreeKind::BatchWindows,
+            bytemuck::cast_slice(&self.numbers),
+            BLOCK_NUMBERS * NUMBER_BYTES,
+        )
     }
 
     /// The opening of a block: its bytes and its path.
@@ -64,19 +71,34 @@ impl SortedList {
 
     /// Where the number stands, or would stand.
     pub(super) fn find(&self, number: u128) -> Result<usize, usize> {
-        self.0.binary_search(&number)
+        self.numbers.binary_search(&number)
     }
 
     fn block_count(&self) -> usize {
-        self.0.len().div_ceil(BLOCK_NUMBERS)
+        self.numbers.len().div_ceil(BLOCK_NUMBERS)
     }
 
     fn block(&self, block: usize) -> &[u8] {
         let start = block * BLOCK_NUMBERS;
-        bytemuck::cast_slice(&self.0[start..self.0.len().min(start + BLOCK_NUMBERS)])
+        bytemuck::cast_slice(&self.numbers[start..self.numbers.len().min(start + BLOCK_NUMBERS)])
     }
 
     fn block_node(&self, block: usize) -> Digest {
         tree::leaf_digest(TreeKind::BatchWindows, self.block(block))
+    }
+}
+
+impl Drop for SortedList {
+    fn drop(&mut self) {
+        let bytes = (self.numbers.capacity() + self.spare.capacity()) * NUMBER_BYTES;
+        if bytes <= KEPT_BYTES
+            && let Ok(mut kept) = KEPT.try_lock()
+            && kept.is_none()
+        {
+            *kept = Some(Self {
+                numbers: std::mem::take(&mut self.numbers),
+                spare: std::mem::take(&mut self.spare),
+            });
+        }
     }
 }
