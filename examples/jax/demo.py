@@ -125,6 +125,9 @@ def main() -> int:
         if expected
         else f"\nUnexpected: accuracy {accuracy:.1%}, exit codes {honest} and {changed}; please report this."
     )
+    if expected:
+        kept = f"; the transcript is in {folder}" if arguments.keep else " (--keep FOLDER keeps the transcript)"
+        console.print(f"Next: README.md has the quick start, the code of this run is examples/jax/demo.py{kept}")
     return 0 if expected else 1
 
 
