@@ -148,7 +148,7 @@ impl Verifier<'_> {
             )),
             Sampling::Probability(0.0) => self.findings.warn("no update was checked: the check probability is 0"),
             Sampling::Probability(_) if self.totals.sampled == 0 && self.totals.updates > 0 => {
-                self.findings.warn("no update was sampled, so none was re-executed")
+                self.findings.warn("no update was sampled, so none was re-executed");
             }
             Sampling::Probability(_) => {}
         }
