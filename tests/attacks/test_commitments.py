@@ -46,7 +46,7 @@ def test_probe_roots_are_those_of_sums_that_are_near_the_references(runs, name):
     root, schema = digest(run.raw[0]), run.bodies("schema")[0]
     ratio = run.records[0].body["configuration"]["probe-ratio"]
     for number, tree, leaves, roots in committed(run):
-        ours, theirs = [], []
+        ours, theirs, from_zero = [], [], []
         for place, (leaf, layout) in enumerate(zip(leaves, schema[tree], strict=True)):
             dtype, shape = layout["dtype"], tuple(layout["shape"])
             assert (str(leaf.dtype), leaf.shape) == (dtype, shape)
@@ -56,8 +56,10 @@ def test_probe_roots_are_those_of_sums_that_are_near_the_references(runs, name):
             np.testing.assert_allclose([] if summed is None else summed, expected, rtol=TOLERANCE, atol=TOLERANCE)
             ours.append(digest(b"" if summed is None else summed.tobytes()))
             theirs.append(digest(probes.probe_bytes(dtype, expected)))
-        # The order of additions is that of the host here, and from left to right in the portable form.
-        assert roots[PROBES[tree]] in {trees.root(PROBES[tree], ours), trees.root(PROBES[tree], theirs)}
+            from_zero.append(digest(probes.probe_bytes(dtype, [value + 0.0 for value in expected])))
+        # Additions have the host's order here, and in the portable form go from left to right, starting at +0.
+        orders = (ours, theirs, from_zero)
+        assert roots[PROBES[tree]] in {trees.root(PROBES[tree], leaves) for leaves in orders}
 
 
 @pytest.mark.parametrize("name", PLANS)
