@@ -92,6 +92,33 @@ def test_an_argument_that_is_no_array_is_named(proof):
         proof.jit(step)(make_state(proof), *first_batch(), "train")
 
 
+def test_a_static_argument_that_cannot_be_hashed_is_named(proof):
+    def step(state, images, labels, sizes):
+        return train_step(state, images, labels)
+
+    with pytest.raises(TypeError, match=r"step: the static argument sizes is \[1, 2\], which can't be hashed"):
+        proof.jit(step, static_argnames="sizes")(make_state(proof), *first_batch(), [1, 2])
+
+
+@pytest.mark.parametrize("transform", [jax.jit, lambda f: jax.vmap(f, in_axes=(None, 0, 0)), jax.grad])
+def test_a_call_under_a_transformation_is_refused_and_leaves_no_update(proof, transform):
+    images, labels = first_batch()
+    step, state = proof.jit(train_step), make_state(proof)
+
+    def outer(state, images, labels):
+        return step(state, images, labels)[1]
+
+    if transform is jax.grad:
+        arguments = (images, state, labels)
+        traced = jax.grad(lambda images, state, labels: outer(state, images, labels))
+    else:
+        arguments, traced = (state, images, labels), transform(outer)
+    with pytest.raises(zkdv.ZKDVError, match="train_step was called inside of a function that JAX traces"):
+        traced(*arguments)
+    step(state, images, labels)
+    assert proof.jax_pipeline.updates == 1
+
+
 def test_a_smaller_last_batch_is_recognised(proof):
     images, labels = first_batch()
     step = proof.jit(train_step)

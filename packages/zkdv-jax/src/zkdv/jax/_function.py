@@ -123,6 +123,11 @@ class JitFunction:
 
     def _update(self, pipeline: JAXPipeline, values: tuple[Any, ...]) -> Any:
         leaves, tree = jax.tree.flatten([values[position] for position in self._dynamic])
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+            raise ZKDVError(
+                f"{self._signature.name} was called inside of a function that JAX traces (jit, vmap, scan, grad …); "
+                "each of its calls commits one update, so call it from plain Python"
+            )
         variant = self._variant(pipeline, values, leaves, tree)
         staged = variant.staged
         state = [leaves[index] for index in staged.state_inputs]
@@ -184,7 +189,11 @@ class JitFunction:
     def _variant(self, pipeline: JAXPipeline, values: Sequence[Any], leaves: list[Any], tree: Any) -> _Variant:
         """Return the trace for these inputs; the first use traces the function and starts sealing its program."""
         key = (tree, tuple(values[position] for position in self._static))
-        variant = self._variants.get(key)
+        try:
+            variant = self._variants.get(key)
+        except TypeError:
+            self._refuse_unhashable(values)
+            raise
         if variant is None:
             staged = self._stage(values)
             self._refuse_given_away_state(staged)
@@ -200,6 +209,16 @@ class JitFunction:
             variant = _Variant(staged, JAXProgram(sealed, batch_dtypes=batch_dtypes), avals, policy)
             self._variants[key] = variant
         return variant
+
+    def _refuse_unhashable(self, values: Sequence[Any]) -> None:
+        for position in self._static:
+            try:
+                hash(values[position])
+            except TypeError as error:
+                raise TypeError(
+                    f"{self._signature.name}: the static argument {self._signature.names[position]} is "
+                    f"{values[position]!r}, which can't be hashed; give a tuple or another immutable value"
+                ) from error
 
     def _stage(self, values: Sequence[Any]) -> StagedFunction:
         static = {position: values[position] for position in self._static}

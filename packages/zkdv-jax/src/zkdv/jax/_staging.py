@@ -130,7 +130,8 @@ def _refuse_other_than_arrays(name: str, paths: Sequence[str], leaves: Sequence[
         except TypeError:
             raise TypeError(
                 f"{name}: input {path} is {leaf!r} ({type(leaf).__name__}), which is no array; name an argument that "
-                "selects what the function does in static_argnames"
+                "selects what the function does in static_argnames, and make such a field of a state static with "
+                "flax.struct.field(pytree_node=False)"
             ) from None
 
 
