@@ -1,6 +1,7 @@
 """Cheats of a lying prover: its checks and its receipts."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -156,14 +157,25 @@ def replays_from_snapshots_that_were_gone(runs: Runs) -> Iterable[Attacked]:
 
 
 def misstated(run: Trained, nth: int, change: Callable[[dict[str, Any]], object], *, by: float = 1e-6) -> Attacked:
-    """The run with checks that are near, of which one is changed."""
+    """The run with one check that is near and changed, and counts to match its verdict."""
+    verdicts = Counter[str]()
 
     def told(record: Record) -> Record:
         near = inexact(run, record, by=by)
         change(near.body)
         return near
 
-    return Attacked(run, retell(run, on("check", nth, told)))
+    one = on("check", nth, told)
+
+    def lie(record: Record) -> Iterator[Told]:
+        if record.kind == "close":
+            record = record.but(passed=verdicts["passed"], failed=verdicts["failed"])
+        for other in one(record):
+            if record.kind == "check":
+                verdicts[other.body["verdict"]] += 1
+            yield other
+
+    return Attacked(run, retell(run, lie))
 
 
 @attack("check-opening")
@@ -250,6 +262,22 @@ def failures_passed_off_as_passed(runs: Runs) -> Iterable[Attacked]:
     yield misstated(run, 2, lambda body: body.update(probes=False))
     for distance in (0.0, -1.0, math.nan, -math.inf):
         yield misstated(run, 2, lambda body, distance=distance: body.update(distance=distance))
+
+
+@attack("check-tolerance")
+def values_withheld_under_a_verdict(runs: Runs) -> Iterable[Attacked]:
+    """Without values a check is unresolved, or has failed by its probes; it has not passed."""
+    run = runs["sampled"]
+
+    def withheld(body: dict[str, Any], *trees: str, verdict: str, probes: bool) -> None:
+        for tree in trees:
+            body[tree] = {"index": body[tree]["index"]}
+        body.update(verdict=verdict, probes=probes)
+
+    for trees in (("parameter",), ("optimizer",), ("parameter", "optimizer")):
+        for verdict, probes in (("passed", True), ("failed", True), ("unresolved", False), ("passed", False)):
+            options = {"verdict": verdict, "probes": probes}
+            yield misstated(run, 2, lambda body, trees=trees, options=options: withheld(body, *trees, **options))
 
 
 @attack("body-invalid")

@@ -161,10 +161,19 @@ def updates_of_programs_for_something_else(runs: Runs) -> Iterable[Attacked]:
 def a_program_of_another_length(runs: Runs) -> Iterable[Attacked]:
     run = runs["checked"]
     length = run.bodies("program")[0]["length"]
-    for other in (0, length - 1, length + 1, 2**64 - 1):
+    for other in (0, length - 1, length + 1, 10**6):
         yield Attacked(run, retell(run, on("program", 0, lambda record, other=other: record.but(length=other))))
         # Beside the honest record of the same file.
         yield Attacked(run, retell(run, after("program", 0, run.records[run.index("program")].but(length=other))))
+
+
+@attack("order-invalid")
+def programs_beyond_all_bounds(runs: Runs) -> Iterable[Attacked]:
+    """In number and in bytes: a verifier hashes every file that is named."""
+    run = runs["third"]
+    program = run.records[run.index("program")]
+    yield Attacked(run, retell(run, after("program", 0, program.but(length=2**64 - 1))))
+    yield Attacked(run, retell(run, after("program", 0, *[program] * 4096)))
 
 
 @attack("program-missing")
