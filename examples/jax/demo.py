@@ -119,13 +119,14 @@ def main() -> int:
         sys.stdout.flush()
         changed = verify(copy)
 
-    expected = accuracy > ACCURACY_GOAL and honest == 0 and changed == 1
-    console.print(
-        "\nThe transcript of the run passed, and the changed copy was refused."
-        if expected
-        else f"\nUnexpected: accuracy {accuracy:.1%}, exit codes {honest} and {changed}; please report this."
-    )
-    if expected:
+    if (honest, changed) != (0, 1):
+        console.print(f"\nUnexpected: `zkdv verify` ended with {honest} and {changed}, not 0 and 1: please report it.")
+        return 1
+    console.print("\nThe transcript of the run passed, and the changed copy was refused.")
+    expected = accuracy > ACCURACY_GOAL
+    if not expected:
+        console.print(f"The accuracy of {accuracy:.1%} is below {ACCURACY_GOAL:.0%}: train for more epochs (--epochs).")
+    else:
         kept = f"; the transcript is in {folder}" if arguments.keep else " (--keep FOLDER keeps the transcript)"
         console.print(f"Next: README.md has the quick start, the code of this run is examples/jax/demo.py{kept}")
     return 0 if expected else 1
