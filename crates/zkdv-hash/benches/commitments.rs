@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use zkdv_hash::batch::{self, Matrix};
 use zkdv_hash::commit::{self, LeafInput, Outputs};
 use zkdv_hash::probe::{self, ProbedTree};
-use zkdv_hash::rolling::{Base, Roller};
+use zkdv_hash::rolling::Base;
 use zkdv_hash::{Digest, Dtype, leaf};
 
 const RATIO: f64 = 0.01;
@@ -66,32 +66,52 @@ fn main() {
     float32("transformer, 48 leaves", &block, 8);
     float32("1,000 leaves of 16 KiB and 256 B", &[&[64, 64], &[64]], 500);
     float32("10,000 leaves of 256 B and 4 B", &[&[64], &[]], 5000);
-    for (rows, width) in [(64, 1024), (512, 1024), (1, 262_144), (4096, 64)] {
-        windows(rows, width);
+    for (rows, width, window) in [
+        (32, 785, 32),
+        (32, 785, 4),
+        (512, 785, 32),
+        (8, 129, 4),
+        (64, 1024, 32),
+        (1, 262_144, 32),
+        (4096, 64, 32),
+    ] {
+        let noise: Vec<u32> = noise(rows * width * 4)
+            .as_chunks()
+            .0
+            .iter()
+            .map(|word| u32::from_le_bytes(*word))
+            .collect();
+        // As in images of strokes: greys in the middle of rows of 28, zeros around them.
+        let pixel = |(index, noise): (usize, &u32)| {
+            let is_stroke = (10..18).contains(&(index % width % 28)) && noise % 3 > 0;
+            if is_stroke { noise % 255 + 1 } else { 0 }
+        };
+        let sparse = noise.iter().enumerate().map(pixel).collect();
+        for (what, words) in [("noise", noise), ("mostly zeros", sparse)] {
+            batch(what, &words, rows, width, window);
+        }
     }
 }
 
-fn windows(rows: usize, width: usize) {
+fn batch(what: &str, words: &[u32], rows: usize, width: usize, window: usize) {
     let base = Base::from_root(&Digest::ZERO);
-    let words: Vec<u32> = noise(rows * width * 4)
-        .as_chunks()
-        .0
-        .iter()
-        .map(|word| u32::from_le_bytes(*word))
-        .collect();
-    let matrix = Matrix::new(&words, rows, width).unwrap();
-    let count = rows * (width - 31);
-    run(&format!("rolling hash alone, {rows} x {width}"), || {
-        let roller = Roller::new(&base, 32).unwrap();
-        measure(count, || {
-            words
-                .chunks_exact(width)
-                .flat_map(|row| roller.hashes(row))
-                .fold(0, |a, b| a ^ b)
-        });
-    });
-    run(&format!("batch commitment, {rows} x {width}"), || {
-        measure(count, || batch::commit(&matrix, 32, &base));
+    let matrix = Matrix::new(words, rows, width).unwrap();
+    let name = format!("batch commitment, {rows} x {width}, windows of {window}, {what}");
+    let windows = rows * (width + 1 - window);
+    run(&name, || {
+        let numbers: Vec<u128> = noise(windows * 16)
+            .as_chunks()
+            .0
+            .iter()
+            .map(|number| u128::from_le_bytes(*number))
+            .collect();
+        let sort = || {
+            let mut numbers = numbers.clone();
+            numbers.sort_unstable();
+            numbers
+        };
+        let name = "sorting as many numbers";
+        measure(windows, || batch::commit(&matrix, window, &base), (name, sort));
     });
 }
 
@@ -180,7 +200,7 @@ impl Leaves {
 fn run(name: &str, benchmark: impl FnOnce()) {
     let words: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
     if words.is_empty() || words.iter().any(|word| name.contains(word.as_str())) {
-        print!("{name:<62}");
+        print!("{name:<68}");
         benchmark();
     }
 }
@@ -202,14 +222,19 @@ fn compare<T, U>(bytes: usize, mut work: impl FnMut() -> T, (name, mut yardstick
     );
 }
 
-fn measure<T>(windows: usize, mut work: impl FnMut() -> T) {
+fn measure<T, U>(windows: usize, mut work: impl FnMut() -> T, (name, mut yardstick): (&str, impl FnMut() -> U)) {
     let repeats = repeats(&mut work);
-    let times: Vec<f64> = (0..ROUNDS).map(|_| time(repeats, &mut work).as_secs_f64()).collect();
+    let (mut times, mut ratios) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        let (own, other) = (time(repeats, &mut work), time(repeats, &mut yardstick));
+        times.push(own.as_secs_f64());
+        ratios.push(own.as_secs_f64() / other.as_secs_f64());
+    }
     let fastest = times.iter().copied().fold(f64::INFINITY, f64::min) * 1e9 / windows as f64;
-    let seconds = median(times);
+    let (seconds, ratio) = (median(times), median(ratios));
     let each = seconds * 1e9 / windows as f64;
     println!(
-        "{:>10.1} us {each:>6.1} ns per window, fastest {fastest:.1}",
+        "{:>10.1} us {each:>6.1} ns per window, fastest {fastest:.1}; {ratio:.2} of the time of {name}",
         seconds * 1e6
     );
 }

@@ -83,6 +83,23 @@ pub fn leaves(inputs: &[LeafInput<'_>], ratio: f64, signs: &[u32], outputs: Outp
     Ok(())
 }
 
+/// Whether these leaves are best left to the calling thread; [`leaves`] stays on it then.
+pub fn is_small(inputs: &[LeafInput<'_>]) -> bool {
+    let cost = inputs.iter().fold(0usize, |cost, input| {
+        cost.saturating_add(cost_bytes(input.due, input.bytes))
+    });
+    cost <= BLOCK_BYTES
+}
+
+/// What a leaf costs, in bytes hashed in the same time.
+const fn cost_bytes(due: bool, bytes: &[u8]) -> usize {
+    if due {
+        bytes.len().saturating_add(LEAF_COST_BYTES)
+    } else {
+        0
+    }
+}
+
 struct Planned<'a> {
     pass: Pass<'a>,
     due: bool,
@@ -125,11 +142,6 @@ fn plan<'a>(
         }
         // Too few words are refused below, when it is known how many there should be.
         let signs = signs.get(start..words).unwrap_or_default();
-        let cost = if due {
-            bytes.len().saturating_add(LEAF_COST_BYTES)
-        } else {
-            0
-        };
         plan.push(Planned {
             pass: Pass {
                 dtype,
@@ -138,7 +150,7 @@ fn plan<'a>(
                 signs,
             },
             due,
-            cost,
+            cost: cost_bytes(due, bytes),
         });
     }
     if signs.len() != words {

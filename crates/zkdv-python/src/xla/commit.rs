@@ -22,7 +22,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::{process, ptr};
 
-use zkdv_hash::commit::{LeafInput, Outputs, leaves};
+use zkdv_hash::commit::{self, LeafInput, Outputs};
 
 use super::abi;
 use super::element::ElementType;
@@ -33,8 +33,6 @@ use crate::pool;
 const NAME: &str = "zkdv_commit";
 const PARAMETERS_DUE: u32 = 1;
 const OPTIMIZER_DUE: u32 = 2;
-/// Calls that hash fewer bytes stay on XLA's thread: waking the pool would take longer.
-const POOLED_BYTES: usize = 128 * 1024;
 
 /// What XLA calls.
 pub(crate) extern "C" fn zkdv_commit(frame: *mut abi::CallFrame) -> *mut abi::Error {
@@ -116,12 +114,11 @@ fn respond(frame: &Frame<'_>) -> Result<(), String> {
         probes32: probes32.into_vector("probes32")?,
         probes64: probes64.into_vector("probes64")?,
     };
-    let bytes: usize = inputs
-        .iter()
-        .filter(|input| input.due)
-        .map(|input| input.bytes.len())
-        .sum();
-    pool::run_if(bytes >= POOLED_BYTES, || leaves(&inputs, ratio, signs, outputs)).map_err(|error| error.to_string())
+    // Small calls stay on XLA's thread: waking the pool would take longer.
+    pool::run_if(!commit::is_small(&inputs), || {
+        commit::leaves(&inputs, ratio, signs, outputs)
+    })
+    .map_err(|error| error.to_string())
 }
 
 fn due_flags(due: &Operand<'_>) -> Result<u32, String> {
