@@ -5,6 +5,7 @@ import outsiders
 import provers_checks
 import provers_encoding
 import provers_order
+import provers_resumes
 from victims import ATTACKS
 
-__all__ = ["ATTACKS", "folders", "outsiders", "provers_checks", "provers_encoding", "provers_order"]
+__all__ = ["ATTACKS", "folders", "outsiders", "provers_checks", "provers_encoding", "provers_order", "provers_resumes"]

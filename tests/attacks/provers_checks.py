@@ -7,8 +7,7 @@ from typing import Any
 
 import cbor2
 from forge import RECEIPT_AAD, Record, encode, key, payload, seal
-from provers_order import after, each
-from retelling import Lie, Told, inexact, nearby, on, randomness, resumed, retell
+from retelling import Lie, Told, after, each, inexact, nearby, on, randomness, resumed, retell
 from trained import Trained
 from victims import Attacked, Runs, attack
 

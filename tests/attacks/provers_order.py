@@ -1,36 +1,11 @@
 """Cheats of a lying prover: what it leaves out, adds and misplaces."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from forge import Forge, Record, digest, public
-from retelling import Lie, Told, on, resumed, retell
+from retelling import ELSEWHERE, Lie, Told, after, before, dropped, each, on, resumed, retell, twice, with_root
 from victims import Attacked, Runs, attack
-
-ELSEWHERE = b"\x5a" * 32
-
-
-def dropped(kind: str, nth: int) -> Lie:
-    return on(kind, nth, lambda _: [])
-
-
-def twice(kind: str, nth: int) -> Lie:
-    return on(kind, nth, lambda record: [record, record])
-
-
-def before(kind: str, nth: int, *others: Record) -> Lie:
-    return on(kind, nth, lambda record: [*others, record])
-
-
-def after(kind: str, nth: int, *others: Record) -> Lie:
-    return on(kind, nth, lambda record: [record, *others])
-
-
-def each(change: Callable[[Record], list[Told]]) -> Lie:
-    def lie(record: Record) -> Iterator[Told]:
-        yield from change(record)
-
-    return lie
 
 
 @attack("order-invalid")
@@ -208,11 +183,6 @@ def roots_left_out_or_added(runs: Runs) -> Iterable[Attacked]:
         yield Attacked(every, retell(every, on("update", 1, lambda record, name=name: with_root(record, name, ...))))
 
 
-def with_root(record: Record, name: str, root: Any, field: str = "after") -> Record:
-    roots = record.body[field] | {name: root}
-    return record.but(**{field: {name: root for name, root in roots.items() if root is not ...}})
-
-
 @attack("next-key-due")
 def session_keys_kept_or_changed_at_will(runs: Runs) -> Iterable[Attacked]:
     run = runs["checked"]
@@ -323,93 +293,6 @@ def a_run_that_failed_without_a_failed_check(runs: Runs) -> Iterable[Attacked]:
     for name in ("checked", "sampled"):
         run = runs[name]
         yield Attacked(run, retell(run, on("close", 0, lambda record: record.but(reason="poisoned"))))
-
-
-@attack("resume-invalid")
-def resumes_from_where_nothing_stood(runs: Runs) -> Iterable[Attacked]:
-    run = runs["checked"]
-    for keep in (4, 12):
-
-        def place(record: Record, name: str) -> int:
-            return record.body[name]
-
-        for name, change in (
-            ("offset", 1),
-            ("offset", -1),
-            ("offset", 2**40),
-            ("record", 1),
-            ("record", -1),
-            ("updates", 1),
-            ("updates", -1),
-            ("updates", 2**40),
-        ):
-            lie = on("resume", 0, lambda record, name=name, by=change: record.but(**{name: place(record, name) + by}))
-            yield Attacked(run, retell(run, until_resume(lie), records=resumed(run, keep)))
-        for name, value in (("offset", 0), ("offset", 2**64 - 1), ("record", 0), ("updates", 2**64 - 1)):
-            lie = on("resume", 0, lambda record, to=(name, value): record.but(**dict([to])))
-            yield Attacked(run, retell(run, until_resume(lie), records=resumed(run, keep)))
-
-
-def until_resume(lie: Lie) -> Lie:
-    """The run up to its resume, left open."""
-    seen = False
-
-    def told(record: Record) -> Iterator[Told]:
-        nonlocal seen
-        if not seen:
-            yield from lie(record)
-        seen = seen or record.kind == "resume"
-
-    return told
-
-
-@attack("resume-invalid")
-def resumes_that_call_themselves_linked(runs: Runs) -> Iterable[Attacked]:
-    """From an update that commits to no optimizer state."""
-    run = runs["checked"]
-    yield Attacked(run, retell(run, until_resume(lambda record: [record]), records=resumed(run, 5)))
-
-
-@attack("resume-invalid")
-def resumes_from_a_record_inside_a_record(runs: Runs) -> Iterable[Attacked]:
-    """An update that was never part of the run stands in the bytes of the environment."""
-    run = runs["checked"]
-    inner = run.raw[run.index("update", 3)]
-    hidden = on("environment", 0, lambda record: Record("environment", record.body | {"inner": inner}))
-    at = retell(run, hidden).index(inner)
-    seen = iter(range(2))
-
-    def lie(record: Record) -> list[Told]:
-        if record.kind == "environment" and next(seen) == 0:
-            return [Record("environment", record.body | {"inner": inner})]
-        if record.kind == "resume":
-            return [record.but(offset=at, record=run.index("update", 3), updates=4)]
-        return [record]
-
-    yield Attacked(run, retell(run, until_resume(each(lie)), records=resumed(run, 12)))
-
-
-@attack("resume-invalid")
-def edits_hidden_by_a_resume(runs: Runs) -> Iterable[Attacked]:
-    """The state of an edit is recorded and gone on from; the edit itself is never listed."""
-    run = runs["checked"]
-    place = {}
-
-    def lie(record: Record) -> list[Told]:
-        body = record.body
-        if record.kind == "resume":
-            roots = run.bodies("state")[1]["roots"] | {"parameters": ELSEWHERE}
-
-            def announce(forge: Forge) -> None:
-                place.update(record=forge.seq, offset=forge.offset)
-                forge.push(Record("state", {"updates": 12, "reason": "edit", "roots": roots}))
-
-            return [announce, lambda forge: forge.push(record.but(**place))]
-        if record.kind == "state" and body["reason"] != "start":
-            return [with_root(record, "parameters", ELSEWHERE, "roots")]
-        return [record]
-
-    yield Attacked(run, retell(run, each(lie), records=resumed(run, 12)))
 
 
 @attack("identity-mismatch")

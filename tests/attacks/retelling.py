@@ -15,6 +15,9 @@ from forge import RECEIPT_AAD, Forge, Record, digest, encode, key, public, seal
 from trained import Trained
 from zkdv_reference import challenges, leaves, trees
 
+# A digest of nothing.
+ELSEWHERE = b"\x5a" * 32
+
 Told = Record | Callable[[Forge], object]
 """A record, or whatever else is done with the forge in its place."""
 
@@ -37,6 +40,34 @@ def on(kind: str, nth: int, change: Callable[[Record], Any]) -> Lie:
         yield from told if isinstance(told, list) else [told]
 
     return lie
+
+
+def dropped(kind: str, nth: int) -> Lie:
+    return on(kind, nth, lambda _: [])
+
+
+def twice(kind: str, nth: int) -> Lie:
+    return on(kind, nth, lambda record: [record, record])
+
+
+def before(kind: str, nth: int, *others: Record) -> Lie:
+    return on(kind, nth, lambda record: [*others, record])
+
+
+def after(kind: str, nth: int, *others: Record) -> Lie:
+    return on(kind, nth, lambda record: [record, *others])
+
+
+def each(change: Callable[[Record], list[Told]]) -> Lie:
+    def lie(record: Record) -> Iterator[Told]:
+        yield from change(record)
+
+    return lie
+
+
+def with_root(record: Record, name: str, root: Any, field: str = "after") -> Record:
+    roots = record.body[field] | {name: root}
+    return record.but(**{field: {name: root for name, root in roots.items() if root is not ...}})
 
 
 def honest(record: Record) -> Iterator[Told]:

@@ -1,8 +1,7 @@
 """Transcripts that nothing is wrong with and that do not pass either: something is missing that may still be shown."""
 
 import pytest
-from provers_order import each
-from retelling import on, resumed, retell
+from retelling import each, on, resumed, retell
 from victims import Attacked
 
 
