@@ -59,7 +59,10 @@ def test_an_interrupted_run_closes_promptly_as_open(tmp_path):
     process = start_training(tmp_path / "proof")
     promised = wait_for_updates(process, 10)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=WAIT_SECONDS)
+    try:
+        _, errors = process.communicate(timeout=WAIT_SECONDS)
+    finally:
+        process.kill()
     assert process.returncode != 0
     assert "KeyboardInterrupt" in errors
     assert_open_without_loss(tmp_path / "proof", promised)
