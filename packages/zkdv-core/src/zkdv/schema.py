@@ -66,11 +66,6 @@ class Schema:
     optimizer: tuple[LeafSpec, ...]
     batch: BatchLayout
 
-    @cached_property
-    def leaves(self) -> tuple[LeafSpec, ...]:
-        """All state leaves, parameters first."""
-        return self.parameters + self.optimizer
-
     def tree(self, tree: TreeName) -> tuple[LeafSpec, ...]:
         """Return the leaves of one tree."""
         return self.parameters if tree == "parameters" else self.optimizer
@@ -82,7 +77,12 @@ class Schema:
 
     def elements(self, tree: TreeName) -> int:
         """Return the number of elements of all leaves of a tree."""
-        return sum(leaf.size for leaf in self.tree(tree))
+        return self._elements[tree]
+
+    @cached_property
+    def _elements(self) -> dict[TreeName, int]:
+        # Counted once: every update draws over them, and there may be thousands of leaves.
+        return {tree: sum(leaf.size for leaf in self.tree(tree)) for tree in TREES}
 
     def locate(self, tree: TreeName, coordinate: int) -> tuple[int, int]:
         """Return leaf and element (in C order) of a coordinate that counts over the whole tree."""
