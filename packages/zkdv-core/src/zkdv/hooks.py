@@ -25,13 +25,14 @@ __all__ = [
     "hookimpl",
     "zkdv_challengers",
     "zkdv_lowerings",
+    "zkdv_optimizers",
     "zkdv_signers",
 ]
 
 PROJECT = "zkdv"
 """Name of the entry-point group, and of the project to pluggy."""
 
-HOOKS = ("zkdv_challengers", "zkdv_lowerings", "zkdv_signers")
+HOOKS = ("zkdv_challengers", "zkdv_lowerings", "zkdv_optimizers", "zkdv_signers")
 """Every hook, in the order that they are listed."""
 
 Declarations = dict[str, str]
@@ -71,6 +72,17 @@ def zkdv_lowerings() -> Declarations:
     Returns:
         Names of objects by `framework/operation/platform`, for one `jax/commit/cpu`. What kind of object an operation
         takes is the frontend's to say (docs/guides/plugins.md).
+    """
+    return {}  # Never called: pluggy reads the signature.
+
+
+@_hookspec
+def zkdv_optimizers() -> Declarations:
+    """How the steps of Torch optimizer classes are lowered into exported programs.
+
+    Returns:
+        Names of `zkdv.torch.optimizers.FunctionalOptimizer` objects by the full name of the class that each is for,
+        `cls.__module__` and `cls.__qualname__` joined by a dot, for one `torch.optim.adamw.AdamW`.
     """
     return {}  # Never called: pluggy reads the signature.
 

@@ -1,0 +1,10 @@
+"""The Torch frontend of ZKDV: a training loop in `proof.transaction(...)` leaves a verifiable transcript."""
+
+from zkdv.compatibility import require_core
+
+require_core("zkdv-torch")
+
+# Only now: an older core may lack what these import.
+from zkdv.torch import optimizers  # noqa: E402
+
+__all__ = ["optimizers"]
