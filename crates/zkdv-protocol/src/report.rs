@@ -40,15 +40,17 @@ pub struct Report {
     /// Updates for which a check is due.
     pub sampled: u64,
     /// Checks that passed.
-    pub passed: u64,
+    pub checks_passed: u64,
     /// Checks that failed.
-    pub failed: u64,
+    pub checks_failed: u64,
     /// Checks whose production values were gone, and sampled updates that were abandoned unchecked.
-    pub unresolved: u64,
+    pub checks_unresolved: u64,
     /// Sampled updates whose check may still come.
-    pub outstanding: u64,
-    /// Changes of the state by other means than updates.
-    pub edits: EditsReport,
+    pub checks_outstanding: u64,
+    /// Changes of the state by other means than updates: the first [`MAX_EDITS`].
+    pub edits: Vec<EditReport>,
+    /// How many there are.
+    pub edits_total: u64,
     /// The digest of the last record.
     #[serde(serialize_with = "as_text")]
     pub head: Option<Digest>,
@@ -72,8 +74,10 @@ pub struct Report {
     pub probability: Option<f64>,
     /// For finding faults: every so-manyth update is checked.
     pub every: Option<u64>,
-    /// How far a replay may lie from what was committed.
-    pub tolerance: Option<ToleranceReport>,
+    /// How far a replay may lie from what was committed, whatever the values.
+    pub tolerance_absolute: Option<f64>,
+    /// The same in proportion to the larger value.
+    pub tolerance_relative: Option<f64>,
     /// Which roots every update commits to.
     pub commit: Option<&'static str>,
     /// Updates from one snapshot to the next.
@@ -121,17 +125,8 @@ impl Outcome {
     }
 }
 
-/// Changes of the state by other means than updates.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct EditsReport {
-    /// How many there are.
-    pub count: u64,
-    /// The first [`MAX_EDITS`].
-    pub first: Vec<EditReport>,
-}
-
 /// A leaf that was changed by other means than an update.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct EditReport {
     /// The update before which it was changed.
     pub update: u64,
@@ -146,6 +141,10 @@ pub struct EditReport {
     /// Its new digest.
     #[serde(serialize_with = "digest_as_text")]
     pub digest: Digest,
+    /// The leaf's dtype, where the schema is known.
+    pub dtype: Option<&'static str>,
+    /// Its new elements as numbers, where they are few; a complex one is a list of its two parts.
+    pub elements: Option<Vec<Shown>>,
     /// Its new bytes in hexadecimal, where they are few.
     pub value: Option<String>,
 }
@@ -158,15 +157,6 @@ pub struct IdentityReport {
     pub key: PublicKey,
     /// Whether the verifier knew beforehand that it is this key.
     pub pinned: bool,
-}
-
-/// How far a replay may lie from what was committed.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct ToleranceReport {
-    /// Independent of the values.
-    pub absolute: f64,
-    /// In proportion to the larger value.
-    pub relative: f64,
 }
 
 /// Who drew the sample.

@@ -281,6 +281,69 @@ fn a_closed_transcript_releases_its_folder() {
 }
 
 #[test]
+fn a_run_of_which_nothing_was_recorded_is_set_aside_and_kept() {
+    let folder = tempdir().unwrap();
+    let mut aside = Vec::new();
+    for bodies in [vec![], vec![environment()]] {
+        let mut file = create(folder.path()).unwrap();
+        for body in bodies {
+            file.append(body).unwrap();
+        }
+        let name = format!("{RECORDS_FILE}.unused-{}", file.root());
+        drop(file);
+        aside.push((folder.path().join(name), fs::read(records(folder.path())).unwrap()));
+        let file = create(folder.path()).unwrap();
+        assert_eq!(file.set_aside(), Some(aside[aside.len() - 1].0.as_path()));
+        drop(file);
+        fs::remove_file(records(folder.path())).unwrap();
+    }
+    for (path, bytes) in aside {
+        assert_eq!(fs::read(path).unwrap(), bytes);
+    }
+    assert_eq!(create(folder.path()).unwrap().set_aside(), None);
+}
+
+#[test]
+fn whatever_holds_more_than_its_opening_stays_where_it_is() {
+    let more: [fn(&Path); 5] = [
+        |folder| drop(ready(folder, Durability::Interval)),
+        |folder| {
+            let mut file = create(folder).unwrap();
+            file.append(environment()).unwrap();
+            file.append(Body::Close(file.chain().counts().close(CloseReason::Finished)))
+                .unwrap();
+        },
+        |folder| {
+            let mut file = create(folder).unwrap();
+            file.append(environment()).unwrap();
+            drop(file);
+            let mut bytes = fs::read(records(folder)).unwrap();
+            bytes.extend([0xd2, 0x84]);
+            fs::write(records(folder), bytes).unwrap();
+        },
+        |folder| fs::write(records(folder), b"notes of mine").unwrap(),
+        |folder| {
+            // A file of that name, whatever it is, is not replaced.
+            let file = create(folder).unwrap();
+            fs::write(
+                folder.join(format!("{RECORDS_FILE}.unused-{}", file.root())),
+                "notes of mine",
+            )
+            .unwrap();
+        },
+    ];
+    for make in more {
+        let folder = tempdir().unwrap();
+        make(folder.path());
+        let before = fs::read(records(folder.path())).unwrap();
+        let error = create(folder.path()).unwrap_err();
+        assert!(matches!(error, FileError::Exists { .. }), "{error}");
+        assert!(error.to_string().contains("choose another path"), "{error}");
+        assert_eq!(fs::read(records(folder.path())).unwrap(), before);
+    }
+}
+
+#[test]
 fn records_are_forced_to_disk_as_the_durability_says() {
     let folder = tempdir().unwrap();
     let start = |name: &str, durability| ready(&folder.path().join(name), durability);
@@ -360,7 +423,7 @@ fn writer_process_body() {
     let folder = Path::new(&folder);
     match std::env::var("ZKDV_TEST_TASK").as_deref() {
         Ok("hold") => {
-            let _file = create(folder).unwrap();
+            let _file = ready(folder, Durability::Interval);
             println!("writer: ready");
             let _ = std::io::stdin().read_to_end(&mut Vec::new());
         }

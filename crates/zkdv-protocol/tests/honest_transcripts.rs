@@ -47,7 +47,7 @@ fn finished_runs_pass_under_every_configuration() {
                         };
                         let report = assert_verdict(&settings, Outcome::Passed);
                         assert_eq!(report.updates, 12);
-                        assert_eq!(report.passed, report.sampled);
+                        assert_eq!(report.checks_passed, report.sampled);
                     }
                 }
             }
@@ -57,13 +57,16 @@ fn finished_runs_pass_under_every_configuration() {
 
 #[test]
 fn runs_of_no_update_pass() {
-    assert_verdict(
+    let report = assert_verdict(
         &Settings {
             updates: 0,
             ..Settings::default()
         },
         Outcome::Passed,
     );
+    let said = |report: &Report| report.warnings.iter().any(|warning| warning.contains("no update"));
+    assert!(said(&report));
+    assert!(!said(&assert_verdict(&Settings::default(), Outcome::Passed)));
 }
 
 #[test]
@@ -74,10 +77,13 @@ fn allowed_edits_pass_and_are_listed() {
         ..Settings::default()
     };
     let report = assert_verdict(&settings, Outcome::Passed);
-    assert_eq!(report.edits.count, 6);
-    assert_eq!(report.edits.first.len(), 6);
-    assert_eq!(report.edits.first[0].name.as_deref(), Some("learning_rate"));
-    assert_eq!(report.edits.first[0].value.as_deref(), Some("11111111"));
+    assert_eq!(report.edits_total, 6);
+    assert_eq!(report.edits.len(), 6);
+    assert_eq!(report.edits[0].name.as_deref(), Some("learning_rate"));
+    assert_eq!(report.edits[0].value.as_deref(), Some("11111111"));
+    assert_eq!(report.edits[0].dtype, Some("float32"));
+    let elements = report.edits[0].elements.as_deref().unwrap();
+    assert_eq!(serde_json::to_string(elements).unwrap(), "[1.1443742e-28]");
 }
 
 #[test]
@@ -105,7 +111,10 @@ fn open_runs_are_incomplete_and_say_what_may_still_come() {
         ..Settings::default()
     };
     let report = assert_verdict(&settings, Outcome::Incomplete);
-    assert_eq!((report.sampled, report.passed, report.outstanding), (12, 10, 2));
+    assert_eq!(
+        (report.sampled, report.checks_passed, report.checks_outstanding),
+        (12, 10, 2)
+    );
     assert!(!report.closed);
 }
 
@@ -116,7 +125,7 @@ fn unresolved_checks_leave_a_run_incomplete() {
         ..Settings::default()
     };
     let report = assert_verdict(&settings, Outcome::Incomplete);
-    assert_eq!(report.unresolved, report.sampled);
+    assert_eq!(report.checks_unresolved, report.sampled);
 }
 
 #[test]
@@ -161,7 +170,7 @@ fn abandoned_updates_are_settled_by_their_twins() {
         let report = assert_verdict(&settings, Outcome::Passed);
         assert_eq!(report.sampled, 12 + 5);
         // Updates 6 to 8 were abandoned before their checks.
-        assert_eq!(report.passed, 12 + 2);
+        assert_eq!(report.checks_passed, 12 + 2);
     }
 }
 

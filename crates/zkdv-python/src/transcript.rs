@@ -1,6 +1,6 @@
 //! A transcript that is being written.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::process;
 use std::sync::{Mutex, PoisonError};
@@ -62,6 +62,11 @@ impl Transcript {
     #[getter]
     fn records(&self, py: Python<'_>) -> PyResult<u64> {
         self.with_file(py, |file| Ok(file.records()))
+    }
+
+    #[getter]
+    fn set_aside(&self, py: Python<'_>) -> PyResult<Option<OsString>> {
+        self.with_file(py, |file| Ok(file.set_aside().map(|path| path.as_os_str().to_owned())))
     }
 
     #[getter]

@@ -8,11 +8,11 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use zkdv_protocol::key::PublicKey;
-use zkdv_protocol::verify::{Options, Requirement, VerifyError, verify as verify_transcript};
+use zkdv_protocol::verify::{Options, Requirement, verify as verify_transcript};
 use zkdv_protocol::violation::Code;
 
 use crate::argument;
-use crate::errors::{detached, guarded, native_error, os_error};
+use crate::errors::{detached, guarded, native_error};
 
 /// How often Python is asked whether to go on, and told how far it is: often enough for a progress bar and for Ctrl-C.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
@@ -44,7 +44,6 @@ pub(crate) fn verify<'py>(
         match (reporter.raised, verified) {
             (Some(raised), _) => Err(raised),
             (None, Ok(report)) => Ok(report),
-            (None, Err(VerifyError::Unreadable(error))) => Err(os_error(error.source, &error.path)),
             (None, Err(error)) => Err(native_error(&error)),
         }
     })?;

@@ -34,8 +34,8 @@ def pretended(text):
     return hashlib.sha256(text.encode()).digest()
 
 
-def write_run(folder, *, name="digits", closed=True, edited=False, config=None):
-    """Write a run of three updates that verifies, as far as records go: no update is sampled."""
+def write_run(folder, *, name="digits", closed=True, edited=False, updates=UPDATES, config=None):
+    """Write a run that verifies, as far as records go: no update is sampled."""
     config = config or zkdv.ZKDVConfig(name, zkdv.SamplingPolicy(1e-12))
     signer = identity.create(folder.with_name(f"{folder.name}.pem"))
     root = {
@@ -66,7 +66,7 @@ def write_run(folder, *, name="digits", closed=True, edited=False, config=None):
     optimizer = {"optimizer": pretended("o"), "optimizer-probes": pretended("op")}
     parameters = {"parameters": pretended("p"), "parameter-probes": pretended("pp")}
     transcript.append("state", {"updates": 0, "reason": "start", "roots": parameters | optimizer})
-    for update in range(UPDATES):
+    for update in range(updates):
         parameters = {"parameters": pretended(f"p{update}"), "parameter-probes": pretended(f"pp{update}")}
         body = {"update": update, "batch": pretended(f"b{update}"), "program": seq, "after": parameters, "overlap": 1}
         if edited and update == 1:
@@ -75,8 +75,8 @@ def write_run(folder, *, name="digits", closed=True, edited=False, config=None):
             body["edits"] = [changed]
         transcript.append("update", body)
     if closed:
-        transcript.append("state", {"updates": UPDATES, "reason": "close", "roots": parameters | optimizer})
-        counts = {"updates": UPDATES, "sampled": 0, "passed": 0, "failed": 0, "edits": int(edited)}
+        transcript.append("state", {"updates": updates, "reason": "close", "roots": parameters | optimizer})
+        counts = {"updates": updates, "sampled": 0, "passed": 0, "failed": 0, "edits": int(edited)}
         transcript.append("close", counts | {"reason": "finished"})
     transcript.release()
     return WrittenRun(folder, signer.public_key, signer.public_pem(), transcript.root_digest, transcript.head)

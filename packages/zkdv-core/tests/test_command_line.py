@@ -136,6 +136,8 @@ def test_path_without_a_transcript_is_unreadable(zkdv, tmp_path, command, made):
     finished = zkdv(command, path)
     assert_one_line_error(finished)
     assert "nothing here" in finished.stderr
+    if command == "verify":
+        assert "name a run's folder or its records.cborl" in finished.stderr
 
 
 def test_verify_passes_in_plain_words(zkdv, transcript):
@@ -232,6 +234,15 @@ def test_open_transcript_is_incomplete(zkdv, write):
     assert any(line.startswith("Shown (level record)") for line in lines)
 
 
+@pytest.mark.parametrize(("closed", "code", "verdict"), [(True, 0, "PASSED"), (False, 3, "INCOMPLETE")])
+def test_a_run_without_updates_says_so_in_the_first_line(zkdv, write, closed, code, verdict):
+    run = write("empty", updates=0, closed=closed)
+    finished = zkdv("verify", run.folder)
+    assert finished.returncode == code
+    first = finished.stdout.splitlines()[0]
+    assert first.startswith(f"{verdict}  {run.folder}: nothing was trained under this transcript: it holds no update")
+
+
 def test_edits_fail_unless_allowed_and_are_listed(zkdv, write):
     run = write("edited", edited=True)
     finished = zkdv("verify", run.folder)
@@ -241,7 +252,9 @@ def test_edits_fail_unless_allowed_and_are_listed(zkdv, write):
     assert finished.returncode == 0, finished.stdout
     assert re.search(r"(?m)^edits +1 change", finished.stdout)
     assert re.search(
-        r"^  optimizer w, changed before update 1: digest [0-9a-f]{64}, bytes 0{48}$", finished.stdout, re.MULTILINE
+        r"^  optimizer w, changed before update 1: now 0\.0(, 0\.0){5} \(float32\), digest [0-9a-f]{64}$",
+        finished.stdout,
+        re.MULTILINE,
     )
     assert zkdv("verify", run.folder, "--allow-edits", "--require", "no-edits").returncode == 1
 

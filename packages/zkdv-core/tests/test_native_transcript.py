@@ -256,6 +256,7 @@ def test_a_transcript_that_is_there_is_not_overwritten(tmp_path, identity):
 
 def test_a_second_writer_is_told_who_holds_the_transcript(tmp_path, identity):
     transcript = _native.Transcript.create(tmp_path / "run", root_body(), identity)
+    begin(transcript)
     with pytest.raises(_native.TranscriptLockedError, match=rf"is being written by .*{os.getpid()}"):
         _native.Transcript.create(tmp_path / "run", root_body(), identity)
     transcript.release()
@@ -264,6 +265,17 @@ def test_a_second_writer_is_told_who_holds_the_transcript(tmp_path, identity):
         _native.Transcript.create(tmp_path / "run", root_body(), identity)
     with pytest.raises(_native.NativeError, match="was released by this writer"):
         transcript.append("environment", {})
+
+
+def test_a_run_of_which_nothing_was_recorded_is_set_aside(tmp_path, identity):
+    first = _native.Transcript.create(tmp_path / "run", root_body(), identity)
+    assert first.set_aside is None
+    first.release()
+    before = (tmp_path / "run" / "records.cborl").read_bytes()
+    second = _native.Transcript.create(tmp_path / "run", root_body(), identity)
+    assert second.set_aside == str(tmp_path / "run" / f"records.cborl.unused-{first.root_digest.hex()}")
+    assert Path(second.set_aside).read_bytes() == before
+    second.release()
 
 
 def test_exceptions_form_one_small_hierarchy():
@@ -595,12 +607,12 @@ def test_a_payload_that_cannot_be_read_is_given_with_its_error(tmp_path):
 
 
 def test_files_that_cannot_be_read_are_the_errors_of_python(tmp_path):
-    for read in (_native.RecordReader, lambda path: _native.verify(path, {})):
-        with pytest.raises(FileNotFoundError) as caught:
-            read(tmp_path / "none")
-        assert caught.value.filename == str(tmp_path / "none")
-        with pytest.raises(OSError, match=r"records\.cborl"):
-            read(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"/none: there is no such file or folder; name a run's folder"):
+        _native.RecordReader(tmp_path / "none")
+    with pytest.raises(OSError, match=r"records\.cborl"):
+        _native.RecordReader(tmp_path)
+    with pytest.raises(_native.NativeError, match=r"cannot read .*/none: there is no such file or folder"):
+        _native.verify(tmp_path / "none", {})
 
 
 def test_an_identity_of_another_type_is_refused(tmp_path):

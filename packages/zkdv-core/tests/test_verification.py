@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import traceback
 
 import pytest
 
@@ -83,6 +84,7 @@ def test_edits_are_listed(write):
     (edit,) = report.runs[0].edits
     assert report.runs[0].edits_total == 1
     assert (edit.update, edit.tree, edit.leaf, edit.name, edit.value) == (1, "optimizer", 0, "w", "00" * 24)
+    assert (edit.dtype, edit.elements) == ("float32", (0.0,) * 6)
 
 
 def test_debug_policy_is_reported_and_warned_about(write):
@@ -103,16 +105,11 @@ def test_gravest_verdict_of_several_runs_is_that_of_all(transcript, write):
 
 def test_report_has_every_field_of_the_native_one_and_is_json(transcript):
     native = _native.verify(str(transcript.folder), OPTIONS, None)
-    renamed = {
-        "passed": "checks_passed",
-        "failed": "checks_failed",
-        "unresolved": "checks_unresolved",
-        "outstanding": "checks_outstanding",
-    }
     fields = {field.name for field in dataclasses.fields(RunReport)}
-    added = {"path", "edits_total", "tolerance_absolute", "tolerance_relative"}
-    assert fields - added == {renamed.get(name, name) for name in native} - {"tolerance"}
+    assert fields - {"path"} == set(native)
     report = zkdv.verify(transcript.folder)
+    printed = json.loads(json.dumps(report.as_json()))["runs"][0]
+    assert {name: printed[name] for name in native} == native
     assert json.loads(json.dumps(report.as_json()))["runs"][0]["root"] == transcript.root.hex()
     assert hash(report) == hash(zkdv.verify(transcript.folder))
 
@@ -155,11 +152,23 @@ def test_head_is_refused_with_several_paths(transcript):
         zkdv.verify(transcript.folder, transcript.folder, head=transcript.head)
 
 
-def test_path_that_cannot_be_read_is_an_os_error(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        zkdv.verify(tmp_path / "missing")
-    with pytest.raises(OSError, match="no transcript"):
-        zkdv.verify(tmp_path)
+def test_a_path_without_a_transcript_is_one_error_that_says_what_to_name(tmp_path):
+    for path, reason in ((tmp_path / "missing", "there is no such file"), (tmp_path, "the folder holds no transcript")):
+        with pytest.raises(zkdv.ZKDVError, match=rf"{path.name}.*: {reason}.*; name a run's folder") as raised:
+            zkdv.verify(path)
+        assert "".join(traceback.format_exception(raised.value)).count(reason) == 1
+
+
+def test_a_run_without_updates_says_so(transcript, write):
+    empty, unfinished = write("empty", updates=0), write("open", updates=0, closed=False)
+    for run, verdict, said in (
+        (empty, Verdict.PASSED, True),
+        (unfinished, Verdict.INCOMPLETE, True),
+        (transcript, Verdict.PASSED, False),
+    ):
+        [report] = zkdv.verify(run.folder).runs
+        assert report.verdict is verdict
+        assert any("holds no update" in warning for warning in report.warnings) is said
 
 
 def test_a_strangers_file_gives_a_report_and_no_exception(tmp_path):

@@ -4,6 +4,7 @@ use crate::reader::{ReadError, RecordReader};
 use crate::record::{Body, Payload, RecordType};
 use std::fmt;
 use std::io::{self, Read};
+use zkdv_hash::Digest;
 
 /// A transcript that stands where one was to be started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -14,6 +15,10 @@ pub struct Existing {
     pub updates: u64,
     /// Whether it ends with a `close`.
     pub closed: bool,
+    /// The digest of the first record, by which the run is named.
+    pub root: Option<Digest>,
+    /// Whether there is a record beyond those that are written when a run is opened.
+    pub begun: bool,
     /// Offset of the first byte that belongs to no whole record, where there is one.
     pub unreadable: Option<u64>,
 }
@@ -28,12 +33,15 @@ impl Existing {
         let mut records = RecordReader::new(source);
         for record in &mut records {
             match record {
-                Ok(record) => existing.count(
-                    record
-                        .frame()
-                        .ok()
-                        .and_then(|frame| Payload::decode(frame.payload).ok()),
-                ),
+                Ok(record) => {
+                    existing.root.get_or_insert(record.digest());
+                    existing.count(
+                        record
+                            .frame()
+                            .ok()
+                            .and_then(|frame| Payload::decode(frame.payload).ok()),
+                    );
+                }
                 Err(ReadError::Io { source, .. }) => return Err(source),
                 Err(_) => existing.unreadable = Some(0),
             }
@@ -46,6 +54,7 @@ impl Existing {
         self.records += 1;
         let record_type = payload.and_then(|payload| payload.record_type());
         self.closed = record_type == Some(RecordType::Close);
+        self.begun |= !matches!(record_type, Some(RecordType::Root | RecordType::Environment));
         match record_type {
             Some(RecordType::Update) => self.updates += 1,
             Some(record_type @ RecordType::Resume) => {
@@ -58,9 +67,16 @@ impl Existing {
         }
     }
 
+    /// The run's name, where it ended before anything of it was recorded: whole records that open it, and nothing more.
+    pub(super) fn unused(&self) -> Option<Digest> {
+        self.root.filter(|_| !self.begun && self.unreadable.is_none())
+    }
+
     /// What somebody can do who wants to train here.
     pub(super) const fn what_to_do(&self) -> &'static str {
-        if self.closed {
+        if self.updates == 0 && self.unreadable.is_none() {
+            "nothing was trained under it: choose another path, or remove this folder"
+        } else if self.closed {
             "a closed run is not continued: choose another path"
         } else {
             "choose another path; to go on with it (resume=True) is not in this version"

@@ -34,6 +34,7 @@ pub struct TranscriptFile {
     durability: Durability,
     disk: Disk,
     lock: Option<FolderLock>,
+    set_aside: Option<PathBuf>,
     /// What went wrong. Nothing is written after that.
     failure: Option<String>,
     /// The process that made this: in another one, which was forked from it, it is inert.
@@ -44,7 +45,8 @@ impl TranscriptFile {
     /// Starts a transcript in `folder`, which is made where it is missing, and writes its root.
     ///
     /// `root` is the body of the root without its two keys: `identity` is that of the signer, and `session-key` is drawn
-    /// here.
+    /// here. A transcript of a run that ended before anything of it was recorded does not stand in the way: see
+    /// [`TranscriptFile::set_aside`].
     ///
     /// # Errors
     /// Where the body is wrong, where the folder holds a transcript or can't be written, and where another writer has it.
@@ -58,7 +60,7 @@ impl TranscriptFile {
         create_folder(folder)?;
         let lock = FolderLock::acquire(folder)?;
         let path = folder.join(RECORDS_FILE);
-        let file = create_records(folder, &path)?;
+        let (file, set_aside) = create_records(folder, &path)?;
         let written = Chain::start(root, identity, session)
             .map_err(FileError::from)
             .and_then(|(chain, root)| {
@@ -83,6 +85,7 @@ impl TranscriptFile {
             durability,
             disk,
             lock: Some(lock),
+            set_aside,
             failure: None,
             process: std::process::id(),
         })
@@ -205,6 +208,11 @@ impl TranscriptFile {
         &self.path
     }
 
+    /// Where the transcript was moved to that stood here: one that only opens a run, of which nothing else was recorded.
+    pub fn set_aside(&self) -> Option<&Path> {
+        self.set_aside.as_deref()
+    }
+
     /// The digest of the root record: the run's name.
     pub const fn root(&self) -> Digest {
         self.chain.root()
@@ -292,20 +300,34 @@ fn create_folder(folder: &Path) -> Result<(), FileError> {
     })
 }
 
-/// Makes the file of the records, or takes one that is there and empty.
-fn create_records(folder: &Path, path: &Path) -> Result<File, FileError> {
+/// Makes the file of the records, or takes one that is there and empty. One that only opens a run is moved aside, never
+/// deleted; gives where to.
+fn create_records(folder: &Path, path: &Path) -> Result<(File, Option<PathBuf>), FileError> {
     let refused = |source| FileError::Folder {
         path: folder.to_owned(),
         source,
     };
     match OpenOptions::new().append(true).create_new(true).open(path) {
-        Ok(file) => Ok(file),
+        Ok(file) => Ok((file, None)),
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
             // What a crash between making the file and writing its root leaves behind is no transcript.
             if fs::metadata(path).map_err(refused)?.len() == 0 {
-                return OpenOptions::new().append(true).open(path).map_err(refused);
+                let file = OpenOptions::new().append(true).open(path).map_err(refused)?;
+                return Ok((file, None));
             }
             let existing = Existing::read(File::open(path).map_err(refused)?).map_err(refused)?;
+            if let Some(root) = existing.unused() {
+                let aside = folder.join(format!("{RECORDS_FILE}.unused-{root}"));
+                if fs::symlink_metadata(&aside).is_err() {
+                    fs::rename(path, &aside).map_err(refused)?;
+                    let file = OpenOptions::new()
+                        .append(true)
+                        .create_new(true)
+                        .open(path)
+                        .map_err(refused)?;
+                    return Ok((file, Some(aside)));
+                }
+            }
             Err(FileError::Exists {
                 folder: folder.to_owned(),
                 existing,

@@ -44,7 +44,7 @@ pub fn verify_stream(data: &[u8]) {
 
 fn check_report(report: &Report, data: &[u8]) {
     assert_eq!(report.bytes, data.len() as u64);
-    assert!(report.violations.len() <= MAX_VIOLATIONS && report.edits.first.len() <= MAX_EDITS);
+    assert!(report.violations.len() <= MAX_VIOLATIONS && report.edits.len() <= MAX_EDITS);
     assert!(report.violations.len() as u64 <= report.violations_total);
     let expected = match (report.violations_total, report.incomplete.is_empty()) {
         (0, true) => Outcome::Passed,

@@ -3,7 +3,7 @@
 use super::options::{Level, Requirement};
 use super::verifier::Verifier;
 use crate::record::{Challenger, CloseReason, Sampling};
-use crate::report::{ChallengerReport, IdentityReport, MAX_ENVIRONMENT_BYTES, Outcome, Report, ToleranceReport};
+use crate::report::{ChallengerReport, IdentityReport, MAX_ENVIRONMENT_BYTES, Outcome, Report};
 use crate::violation::Code;
 
 /// What `verify` shows by itself.
@@ -16,7 +16,7 @@ impl Verifier<'_> {
         let (missed, outstanding) = self.ledger.finish(false);
         self.missed(missed);
         let abandoned = self.ledger.abandoned();
-        self.totals.unresolved += abandoned;
+        self.totals.checks_unresolved += abandoned;
         self.judge_whole();
         self.judge_programs();
         self.judge_requirements();
@@ -41,7 +41,7 @@ impl Verifier<'_> {
             return;
         }
         if let (Some(place), false) = (self.totals.first_edit, self.options.allow_edits) {
-            let edits = self.totals.edits.count;
+            let edits = self.totals.edits_total;
             let recorded = if edits == 1 {
                 "change of a state leaf between updates is"
             } else {
@@ -82,8 +82,8 @@ impl Verifier<'_> {
                 Requirement::Closed => (self.closed.is_none() && !self.trust.perhaps_closed)
                     .then(|| "closed is required, the transcript has no close record".to_owned()),
                 // Where edits are not allowed anyway, that was reported.
-                Requirement::NoEdits => (self.totals.edits.count > 0 && self.options.allow_edits)
-                    .then(|| format!("no-edits is required, there are {}", self.totals.edits.count)),
+                Requirement::NoEdits => (self.totals.edits_total > 0 && self.options.allow_edits)
+                    .then(|| format!("no-edits is required, there are {}", self.totals.edits_total)),
                 Requirement::Identity => self
                     .options
                     .identity
@@ -125,7 +125,7 @@ impl Verifier<'_> {
             () if self.closed == Some(CloseReason::Poisoned) => {
                 (Code::ClosedPoisoned, "the run was closed because it had failed")
             }
-            () if self.totals.failed > 0 => (Code::CheckFailed, "a check failed, as its record says"),
+            () if self.totals.checks_failed > 0 => (Code::CheckFailed, "a check failed, as its record says"),
             () if self.closed.is_some() && self.terms.is_none() => (
                 Code::OrderInvalid,
                 "the transcript has no root record that could be relied on",
@@ -142,6 +142,10 @@ impl Verifier<'_> {
             ));
         }
         let Some(root) = &self.root else { return };
+        if self.totals.updates == 0 && !self.trust.records_lost {
+            self.findings
+                .warn("the transcript holds no update: nothing was trained under it");
+        }
         match root.body.configuration.sampling {
             Sampling::Every(every) => self.findings.warn(format!(
                 "every {every} updates one was checked: a setting for finding faults, which the prover knows beforehand"
@@ -185,8 +189,8 @@ impl Verifier<'_> {
                 self.torn_bytes
             ));
         }
-        if self.totals.unresolved > abandoned {
-            let unresolved = self.totals.unresolved - abandoned;
+        if self.totals.checks_unresolved > abandoned {
+            let unresolved = self.totals.checks_unresolved - abandoned;
             reasons.push(match unresolved {
                 1 => "1 check is unresolved".to_owned(),
                 _ => format!("{unresolved} checks are unresolved"),
@@ -214,6 +218,7 @@ impl Verifier<'_> {
         let body = root.map(|root| &root.body);
         let configuration = body.map(|body| &body.configuration);
         let sampling = configuration.map(|configuration| configuration.sampling);
+        let tolerance = configuration.map(|configuration| configuration.tolerance);
         Report {
             verdict,
             exit_code: verdict.exit_code(),
@@ -225,11 +230,12 @@ impl Verifier<'_> {
             bytes: totals.bytes,
             updates: totals.updates,
             sampled: totals.sampled,
-            passed: totals.passed,
-            failed: totals.failed,
-            unresolved: totals.unresolved,
-            outstanding,
+            checks_passed: totals.checks_passed,
+            checks_failed: totals.checks_failed,
+            checks_unresolved: totals.checks_unresolved,
+            checks_outstanding: outstanding,
             edits: totals.edits,
+            edits_total: totals.edits_total,
             head: self.head,
             root: root.map(|root| root.digest),
             run: body.map(|body| body.run.clone()),
@@ -249,13 +255,13 @@ impl Verifier<'_> {
                 Sampling::Every(every) => Some(every),
                 Sampling::Probability(_) => None,
             }),
-            tolerance: configuration
-                .map(|configuration| ToleranceReport {
-                    absolute: configuration.tolerance.absolute,
-                    relative: configuration.tolerance.relative,
-                })
-                // JSON has no other numbers.
-                .filter(|tolerance| tolerance.absolute.is_finite() && tolerance.relative.is_finite()),
+            // JSON has no other numbers than finite ones.
+            tolerance_absolute: tolerance
+                .map(|tolerance| tolerance.absolute)
+                .filter(|number| number.is_finite()),
+            tolerance_relative: tolerance
+                .map(|tolerance| tolerance.relative)
+                .filter(|number| number.is_finite()),
             commit: configuration.map(|configuration| configuration.commit.as_str()),
             replay_snapshot_interval: configuration.map(|configuration| configuration.replay_snapshot_interval),
             challenger: body.map(|body| ChallengerReport {

@@ -7,6 +7,7 @@ use zkdv_hash::{Digest, leaf};
 
 use super::MAX_RESUMES;
 use super::check;
+use super::element;
 use super::layout::Layout;
 use super::ledger::{Answered, Committed, Due, Missed};
 use super::order::{Misplaced, Order};
@@ -297,7 +298,7 @@ impl Verifier<'_> {
 
     fn edits(&mut self, place: Place, body: &UpdateBody) {
         self.totals.first_edit.get_or_insert(place);
-        self.totals.edits.count += body.edits.len() as u64;
+        self.totals.edits_total += body.edits.len() as u64;
         if body.has_large_edit() {
             // The state after the edit is held as a snapshot of its own.
             self.earliest_snapshot = body.update;
@@ -309,14 +310,19 @@ impl Verifier<'_> {
                 .layout
                 .as_ref()
                 .map(|layout| layout.tree(edit.tree).leaf(edit.leaf));
-            if self.totals.edits.first.len() < MAX_EDITS {
-                self.totals.edits.first.push(EditReport {
+            if self.totals.edits.len() < MAX_EDITS {
+                self.totals.edits.push(EditReport {
                     update: body.update,
                     record: place.record,
                     tree: edit.tree.as_str(),
                     leaf: edit.leaf,
                     name: leaf.flatten().map(|leaf| leaf.name.clone()),
                     digest: edit.digest,
+                    dtype: leaf.flatten().map(|leaf| leaf.dtype.name()),
+                    elements: leaf
+                        .flatten()
+                        .zip(edit.value.as_deref())
+                        .and_then(|(leaf, bytes)| element::shown(leaf.dtype, bytes)),
                     value: edit.value.as_deref().map(hexadecimal),
                 });
             }
@@ -419,9 +425,9 @@ impl Verifier<'_> {
     fn check(&mut self, place: Place, body: &CheckBody) {
         let update = body.update;
         let count = match body.verdict {
-            Verdict::Passed => &mut self.totals.passed,
-            Verdict::Failed => &mut self.totals.failed,
-            Verdict::Unresolved => &mut self.totals.unresolved,
+            Verdict::Passed => &mut self.totals.checks_passed,
+            Verdict::Failed => &mut self.totals.checks_failed,
+            Verdict::Unresolved => &mut self.totals.checks_unresolved,
         };
         *count += 1;
         let (code, message) = match self.ledger.check(update) {
@@ -583,7 +589,7 @@ impl Verifier<'_> {
         if body.reason == CloseReason::Finished {
             let (missed, _) = self.ledger.finish(true);
             self.missed(missed);
-        } else if self.totals.failed == 0 && !self.trust.records_lost {
+        } else if self.totals.checks_failed == 0 && !self.trust.records_lost {
             let message = "the run was closed because it had failed";
             self.findings.add(Code::ClosedPoisoned, place, message);
         }
@@ -594,9 +600,9 @@ impl Verifier<'_> {
         for (name, counted, given) in [
             ("updates", totals.updates, body.updates),
             ("sampled updates", totals.sampled, body.sampled),
-            ("passed checks", totals.passed, body.passed),
-            ("failed checks", totals.failed, body.failed),
-            ("edits", totals.edits.count, body.edits),
+            ("passed checks", totals.checks_passed, body.passed),
+            ("failed checks", totals.checks_failed, body.failed),
+            ("edits", totals.edits_total, body.edits),
         ] {
             if counted != given {
                 let message = format!("there are {counted} {name}, the close record counts {given}");

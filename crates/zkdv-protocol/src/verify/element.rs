@@ -4,6 +4,7 @@ use half::{bf16, f16};
 use zkdv_hash::Dtype;
 
 use crate::record::Tolerance;
+use crate::report::Shown;
 
 /// How a committed element compares with a replayed one.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -42,6 +43,14 @@ pub(crate) fn compare(dtype: Dtype, committed: &[u8], replayed: &[u8], tolerance
     })
 }
 
+/// The elements that `bytes` of a leaf hold, for people; none where they end inside of one.
+pub(crate) fn shown(dtype: Dtype, bytes: &[u8]) -> Option<Vec<Shown>> {
+    let elements = bytes.chunks(dtype.size_bytes());
+    elements
+        .map(|element| Some(Element::read(dtype, element)?.shown(dtype)))
+        .collect()
+}
+
 fn compare_numbers(a: f64, b: f64, tolerance: Tolerance) -> Comparison {
     #[allow(clippy::float_cmp, reason = "an infinity agrees with itself alone")]
     let same = (a.is_nan() && b.is_nan()) || a == b;
@@ -73,6 +82,18 @@ enum Element {
 }
 
 impl Element {
+    fn shown(self, dtype: Dtype) -> Shown {
+        match self {
+            Self::Exact(number) if dtype == Dtype::Bool => Shown::Bool(number != 0),
+            Self::Exact(number) => u64::try_from(number)
+                .map(Shown::Unsigned)
+                .or_else(|_| i64::try_from(number).map(Shown::Signed))
+                .unwrap_or_else(|_| Shown::Text(number.to_string())),
+            Self::Real(number) => shown_number(dtype, number),
+            Self::Complex(parts) => Shown::List(parts.map(|part| shown_number(dtype, part)).into()),
+        }
+    }
+
     fn read(dtype: Dtype, bytes: &[u8]) -> Option<Self> {
         Some(match dtype {
             Dtype::Bool | Dtype::Uint8 => Self::Exact(u8::from_le_bytes(bytes.try_into().ok()?).into()),
@@ -107,6 +128,19 @@ impl Element {
             }
         })
     }
+}
+
+/// A number with the fewest digits that stand for it in its own type: 0.1 and not 0.10000000149011612 for a `float32`.
+fn shown_number(dtype: Dtype, number: f64) -> Shown {
+    if !number.is_finite() {
+        return Shown::Text(number.to_string());
+    }
+    if matches!(dtype, Dtype::Float64 | Dtype::Complex128) {
+        return Shown::Float(number);
+    }
+    #[allow(clippy::cast_possible_truncation, reason = "every other type is part of binary32")]
+    let short = (number as f32).to_string();
+    Shown::Float(short.parse().unwrap_or(number))
 }
 
 /// Where a kind of 8-bit float keeps its infinities and NaNs.
@@ -225,6 +259,22 @@ mod tests {
         assert!(compare(&element(4.0, -4.0), &element(2.5, -2.5)).within);
         assert!(!compare(&element(4.0, -4.0), &element(4.0, -2.0)).within);
         assert!(!compare(&element(4.0, f32::NAN), &element(4.0, 0.0)).within);
+    }
+
+    #[test]
+    fn elements_are_shown_as_numbers_of_their_type() {
+        let shown = |dtype, bytes: &[u8]| serde_json::to_string(&shown(dtype, bytes).unwrap()).unwrap();
+        let floats = [0.1_f32, -1e-8, f32::INFINITY].map(f32::to_le_bytes).concat();
+        assert_eq!(shown(Dtype::Float32, &floats), r#"[0.1,-1e-8,"inf"]"#);
+        assert_eq!(shown(Dtype::Float64, &0.1_f64.to_le_bytes()), "[0.1]");
+        assert_eq!(shown(Dtype::Bfloat16, &[0x80, 0x3f]), "[1.0]");
+        assert_eq!(shown(Dtype::Float8E8m0fnu, &[0xff]), r#"["NaN"]"#);
+        assert_eq!(shown(Dtype::Int64, &i64::MIN.to_le_bytes()), "[-9223372036854775808]");
+        assert_eq!(shown(Dtype::Uint64, &[0xff; 8]), "[18446744073709551615]");
+        assert_eq!(shown(Dtype::Bool, &[0, 1]), "[false,true]");
+        assert_eq!(shown(Dtype::Complex64, &[0, 0, 0, 0, 0, 0, 0x80, 0x3f]), "[[0.0,1.0]]");
+        assert_eq!(shown(Dtype::Int8, &[]), "[]");
+        assert_eq!(super::shown(Dtype::Int16, &[1, 2, 3]), None);
     }
 
     #[test]

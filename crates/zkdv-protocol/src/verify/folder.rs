@@ -85,13 +85,18 @@ impl Folder {
 }
 
 fn explain(error: io::Error, path: &Path) -> io::Error {
-    if error.kind() == io::ErrorKind::NotFound && path.is_dir() {
-        return io::Error::new(
-            error.kind(),
-            format!("the folder holds no transcript; name a run's folder or its {RECORDS_FILE}"),
-        );
+    if error.kind() != io::ErrorKind::NotFound {
+        return error;
     }
-    error
+    let missing = if path.is_dir() {
+        "the folder holds no transcript"
+    } else {
+        "there is no such file or folder"
+    };
+    io::Error::new(
+        error.kind(),
+        format!("{missing}; name a run's folder or its {RECORDS_FILE}"),
+    )
 }
 
 impl Lookup for Folder {

@@ -15,7 +15,7 @@ use super::order::Order;
 use super::programs::Programs;
 use crate::limits::MAX_RECORD_BYTES;
 use crate::record::{Body, CloseReason, RootBody, Roots};
-use crate::report::{EditsReport, Shown};
+use crate::report::{EditReport, Shown};
 use crate::violation::{Code, Place};
 
 /// The verifier as a state machine.
@@ -92,10 +92,11 @@ pub(super) struct Totals {
     pub(super) records: u64,
     pub(super) updates: u64,
     pub(super) sampled: u64,
-    pub(super) passed: u64,
-    pub(super) failed: u64,
-    pub(super) unresolved: u64,
-    pub(super) edits: EditsReport,
+    pub(super) checks_passed: u64,
+    pub(super) checks_failed: u64,
+    pub(super) checks_unresolved: u64,
+    pub(super) edits: Vec<EditReport>,
+    pub(super) edits_total: u64,
     pub(super) first_edit: Option<Place>,
     pub(super) resumes: u64,
     pub(super) unlinked: u64,

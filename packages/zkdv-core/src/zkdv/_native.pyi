@@ -323,6 +323,10 @@ class Identity:
 class Transcript:
     """A transcript that is being written. May be used from any thread, but only in the process that created it."""
 
+    @property
+    def set_aside(self) -> str | None:
+        """Where the transcript was moved to that stood here: one that only opens a run; None where there was none."""
+
     @staticmethod
     def create(folder: str | PathLike[str], root: dict[str, Any], identity: Identity) -> Transcript:
         """Starts a transcript: makes the folder where it is missing, takes its lock, writes the root record to disk.
@@ -464,7 +468,7 @@ def verify(
         The report, as `zkdv verify --json` prints it: digests and keys are hexadecimal text.
 
     Raises:
-        OSError: The file cannot be read.
+        NativeError: The file cannot be read.
         ValueError: An unknown option or condition.
     """
 

@@ -11,8 +11,9 @@ from typing import Any, Literal, Protocol, Self
 
 from zkdv import _native, environment, identity
 from zkdv._arguments import checked_integer, checked_ratio
+from zkdv._native_errors import native_errors
 from zkdv.config import ZKDVConfig
-from zkdv.errors import ZKDVError, ZKDVPoisonedError, warn
+from zkdv.errors import CodePlace, ZKDVError, ZKDVPoisonedError, calling_place, warn
 from zkdv.flowcontrol import Annotation, PipelineQueue
 from zkdv.pipeline import Pipeline
 
@@ -148,14 +149,17 @@ class Driver:
                     probe_ratio=probe_ratio,
                 ),
             }
-            try:
+            with native_errors():
                 transcript = _native.Transcript.create(str(self.path), root, signer)
-            except _native.NativeError as error:
-                raise ZKDVError(str(error)) from error
             self._transcript = transcript
             # Should the proof never be closed, its lock still goes with the object.
-            self._unclosed = weakref.finalize(self, _leave_open, transcript, self.path, self._pid)
+            self._unclosed = weakref.finalize(self, _leave_open, transcript, self.path, self._pid, calling_place())
             try:
+                if transcript.set_aside is not None:
+                    warn(
+                        f"{self.path} held a transcript of a run that ended before its first update; it is kept as "
+                        f"{transcript.set_aside}"
+                    )
                 self.append("environment", facts)
                 self.rolling_window, self.probe_ratio = rolling_window, probe_ratio
                 self.rolling_base = _native.rolling_base(transcript.root_digest)
@@ -214,10 +218,8 @@ class Driver:
         Raises:
             ZKDVError: It could not be written; the message says where and why.
         """
-        try:
+        with native_errors():
             return self._opened().append(kind, dict(body))
-        except _native.NativeError as error:
-            raise ZKDVError(str(error)) from error
 
     def sync(self) -> None:
         """Force what was written to disk.
@@ -225,10 +227,8 @@ class Driver:
         Raises:
             ZKDVError: The disk refuses it.
         """
-        try:
+        with native_errors():
             self._opened().sync()
-        except _native.NativeError as error:
-            raise ZKDVError(str(error)) from error
 
     def store_program(self, digest: bytes, extension: str, blob: bytes) -> None:
         """Write a sealed program to the folder, under its digest; a program that is there is left alone."""
@@ -335,20 +335,20 @@ class Driver:
         self.queue.close(cancel=cancel)
         self.pipeline_of_closing().clear()
         try:
-            self._opened().release()
-        except _native.NativeError as error:
-            raise ZKDVError(str(error)) from error
+            with native_errors():
+                self._opened().release()
         finally:
             if self._unclosed is not None:
                 self._unclosed.detach()
 
 
-def _leave_open(transcript: _native.Transcript, path: Path, pid: int) -> None:
+def _leave_open(transcript: _native.Transcript, path: Path, pid: int, started: CodePlace) -> None:
     """Let go of the transcript of a proof that is gone, or that outlives the interpreter."""
     transcript.release()
     # Whoever is forked off has nothing to close.
     if os.getpid() == pid:
         warn(
             f"the proof in {path} was never closed: its transcript stays open, and `zkdv verify` calls it incomplete; "
-            "use the proof in a `with` block, or call close() after the last update"
+            "use the proof in a `with` block, or call close() after the last update",
+            started,
         )

@@ -6,6 +6,7 @@ wrong type or out of range are `TypeError` and `ValueError`, raised where they w
 
 import inspect
 import warnings
+from typing import NamedTuple
 
 
 class ZKDVError(RuntimeError):
@@ -24,8 +25,31 @@ class ZKDVWarning(UserWarning):
     """Something that a run can go on with and that its owner should know."""
 
 
-def warn(message: str) -> None:
-    """Warn with `ZKDVWarning`, at the line outside of ZKDV that led here: what is quoted is the user's own code."""
+class CodePlace(NamedTuple):
+    """A line of somebody's code."""
+
+    file: str
+    line: int
+
+
+def calling_place() -> CodePlace:
+    """Return the line outside of ZKDV that led here."""
+    frame = inspect.currentframe()
+    while frame is not None and f"{frame.f_globals.get('__name__')}.".startswith("zkdv."):
+        frame = frame.f_back
+    return CodePlace("<unknown>", 0) if frame is None else CodePlace(frame.f_code.co_filename, frame.f_lineno)
+
+
+def warn(message: str, place: CodePlace | None = None) -> None:
+    """Warn with `ZKDVWarning`.
+
+    Args:
+        message: What to say.
+        place: The line to quote; default: the one outside of ZKDV that led here, the user's own.
+    """
+    if place is not None:
+        warnings.warn_explicit(message, ZKDVWarning, place.file, place.line)
+        return
     level, frame = 1, inspect.currentframe()
     while frame is not None and f"{frame.f_globals.get('__name__')}.".startswith("zkdv."):
         level, frame = level + 1, frame.f_back

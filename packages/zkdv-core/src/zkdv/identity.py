@@ -20,7 +20,8 @@ from pathlib import Path
 
 import platformdirs
 
-from zkdv._native import Identity, NativeError
+from zkdv._native import Identity
+from zkdv._native_errors import native_errors
 from zkdv.errors import ZKDVError
 
 __all__ = ["ENVIRONMENT_VARIABLE", "create", "default_path", "load", "named_by_environment", "parse_public_key"]
@@ -83,10 +84,8 @@ def create(path: Path | None = None) -> Identity:
     Raises:
         ZKDVError: There is a file already, which is left as it is; or it cannot be written.
     """
-    try:
+    with native_errors():
         return Identity.generate(default_path() if path is None else path)
-    except NativeError as error:
-        raise ZKDVError(str(error)) from error
 
 
 def parse_public_key(key: Path | str | bytes) -> bytes:
@@ -138,7 +137,9 @@ def _create_with_notice(path: Path) -> Identity:
         # Where another process was first, its key is ours too.
         if path.exists():
             return _load_file(path, "")
-        raise ZKDVError(f"{error}; `zkdv key new PATH` creates one elsewhere, for {ENVIRONMENT_VARIABLE}") from error
+        raise ZKDVError(
+            f"{error}; `zkdv key new PATH` creates one elsewhere, for {ENVIRONMENT_VARIABLE}"
+        ) from error.__cause__
     print(  # noqa: T201 (the one thing that is told unasked: a key came to be)
         f"zkdv: created your identity key {path} (public key {identity.public_key.hex()}); "
         "keep it private, and a copy of it safe",
@@ -148,11 +149,9 @@ def _create_with_notice(path: Path) -> Identity:
 
 
 def _load_file(path: Path, origin: str) -> Identity:
-    try:
+    hint = "" if path.exists() else "; `zkdv key new PATH` creates one"
+    with native_errors(f"{origin}{hint}"):
         return Identity.load(path)
-    except NativeError as error:
-        hint = "" if path.exists() else "; `zkdv key new PATH` creates one"
-        raise ZKDVError(f"{error}{origin}{hint}") from error
 
 
 def _from_signer(signer: str, argument: str) -> Identity:

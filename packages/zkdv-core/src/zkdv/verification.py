@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 from zkdv import _native
+from zkdv._native_errors import native_errors
 from zkdv.errors import ZKDVError, ZKDVVerificationError
 from zkdv.identity import parse_public_key
 
@@ -33,6 +34,10 @@ _Made = TypeVar("_Made")
 
 Progressed = Callable[[int, int], None]
 """Told how far verification is: `(bytes_done, bytes_total)`."""
+
+
+Element = bool | int | float | str | tuple[float | str, ...]
+"""One element of a leaf: a number, or the text `NaN`, `inf` or `-inf`; a complex one is a pair."""
 
 
 class Verdict(StrEnum):
@@ -79,6 +84,9 @@ class Edit:
         leaf: Index of the leaf in the tree.
         name: The leaf's name in the schema; None where there is none.
         digest: Its new digest.
+        dtype: The leaf's dtype in the schema; None where there is none.
+        elements: Its new elements as numbers, in C order, a complex one as its two parts, NaN and infinities as text;
+            None above 64 bytes.
         value: Its new bytes in hexadecimal digits; None above 64 bytes.
     """
 
@@ -88,7 +96,17 @@ class Edit:
     leaf: int
     name: str | None
     digest: str
+    dtype: str | None
+    elements: tuple[Element, ...] | None
     value: str | None
+
+    @classmethod
+    def from_native(cls, found: Mapping[str, Any]) -> Self:
+        """Make it of an edit in a report of `zkdv._native.verify`."""
+        elements = found["elements"]
+        if elements is not None:
+            elements = tuple(tuple(element) if isinstance(element, list) else element for element in elements)
+        return cls(**{**found, "elements": elements})
 
 
 @dataclass(frozen=True)
@@ -226,19 +244,11 @@ class RunReport:
     def from_native(cls, path: str, found: Mapping[str, Any]) -> Self:
         """Make a report of what `zkdv._native.verify` returned for a path."""
         rest = dict(found)
-        edits, tolerance = rest.pop("edits"), rest.pop("tolerance")
         return cls(
             path=path,
             verdict=Verdict(rest.pop("verdict")),
-            checks_passed=rest.pop("passed"),
-            checks_failed=rest.pop("failed"),
-            checks_unresolved=rest.pop("unresolved"),
-            checks_outstanding=rest.pop("outstanding"),
-            edits=tuple(Edit(**edit) for edit in edits["first"]),
-            edits_total=edits["count"],
+            edits=tuple(map(Edit.from_native, rest.pop("edits"))),
             identity=_made(IdentityReport, rest.pop("identity")),
-            tolerance_absolute=tolerance and tolerance["absolute"],
-            tolerance_relative=tolerance and tolerance["relative"],
             challenger=_made(ChallengerReport, rest.pop("challenger")),
             programs=tuple(ProgramReport(**program) for program in rest.pop("programs")),
             violations=tuple(Violation(**violation) for violation in rest.pop("violations")),
@@ -327,8 +337,7 @@ def verify(
     Raises:
         TypeError: An argument of another type.
         ValueError: `identity` or `head` is none, a condition is unknown, or `head` is given for several paths.
-        OSError: A path cannot be read.
-        ZKDVError: A challenger is given; or the verifier itself failed.
+        ZKDVError: A path holds no transcript or cannot be read, a challenger is given, or the verifier itself failed.
     """
     if challenger is not None:
         raise ZKDVError(
@@ -370,10 +379,8 @@ def parse_digest(digest: str | bytes) -> bytes:
 
 def _verify_one(path: Path | str, options: dict[str, Any], progress: Progressed | None) -> RunReport:
     text = os.fspath(path)
-    try:
+    with native_errors():
         return RunReport.from_native(text, _native.verify(text, options, progress))
-    except _native.NativeError as error:
-        raise ZKDVError(str(error)) from error
 
 
 def _made(kind: type[_Made], fields: Mapping[str, Any] | None) -> _Made | None:

@@ -5,10 +5,11 @@ from collections.abc import Iterator
 from rich.text import Text
 
 from zkdv.cli._terminal import harmless, moment, write
-from zkdv.verification import RunReport, Verdict
+from zkdv.verification import Edit, RunReport, Verdict
 
 SHOWN_VIOLATIONS = 20
 SHOWN_EDITS = 10
+SHOWN_ELEMENTS = 8
 
 _STYLES = {Verdict.PASSED: "bold green", Verdict.FAILED: "bold red", Verdict.INCOMPLETE: "bold yellow"}
 
@@ -48,14 +49,25 @@ def write_verdict(run: RunReport) -> None:
         write(Text.assemble((f"{name:<12}", "dim"), harmless(value)))
     for edit in run.edits[:SHOWN_EDITS]:
         leaf = harmless(edit.name or f"leaf {edit.leaf}")
-        value = f", bytes {edit.value}" if edit.value is not None else ""
-        write(f"  {edit.tree} {leaf}, changed before update {edit.update}: digest {edit.digest}{value}")
+        write(f"  {edit.tree} {leaf}, changed before update {edit.update}: {_value(edit)}digest {edit.digest}")
     if (hidden := run.edits_total - SHOWN_EDITS) > 0:
         write(f"  … and {hidden} more (--json lists up to 100)")
 
 
+def _value(edit: Edit) -> str:
+    """What an edit changed a leaf to, with its dtype; nothing where the transcript does not have it."""
+    if edit.elements is None:
+        return f"bytes {edit.value}, " if edit.value is not None else ""
+    shown = ", ".join(str(element) for element in edit.elements[:SHOWN_ELEMENTS])
+    more = f", … ({len(edit.elements)} elements)" if len(edit.elements) > SHOWN_ELEMENTS else ""
+    return f"now {shown or 'without elements'}{more} ({edit.dtype}), "
+
+
 def _reason(run: RunReport) -> str:
     """The verdict in plain words."""
+    if run.verdict is not Verdict.FAILED and run.updates == 0:
+        closed = "it is closed" if run.closed else "it is not closed"
+        return f"nothing was trained under this transcript: it holds no update, {closed}, and nothing is wrong with it"
     if run.verdict is Verdict.PASSED:
         return f"{_count(run.updates, 'update')} in one unbroken, signed chain that is closed; nothing is wrong with it"
     if run.verdict is Verdict.INCOMPLETE:
