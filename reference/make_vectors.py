@@ -14,7 +14,7 @@ from typing import Any
 from zkdv_reference.batches import Batch, rolling_base, rolling_hash
 from zkdv_reference.blake3 import digest, xof
 from zkdv_reference.challenges import draw
-from zkdv_reference.leaves import leaf_digest, open_chunk, sharded_digest
+from zkdv_reference.leaves import leaf_digest, locate, open_chunk, shard_elements, shard_ranges, sharded_digest
 from zkdv_reference.numbers import ELEMENT_BYTES, is_complex, is_double, is_probed
 from zkdv_reference.probes import kept, probe, probe_bytes, real_dimension, signs
 from zkdv_reference.trees import KINDS, open_leaf, root
@@ -23,6 +23,24 @@ FOLDER = Path(__file__).parent.parent / "tests" / "vectors"
 Vectors = list[dict[str, Any]]
 
 ROOT_DIGEST = digest(b"root record")
+
+
+# Shape, extents of shards, bytes of an element; 0 where the leaf is too large to be written down.
+SHARDINGS: list[tuple[list[int], list[int], int]] = [
+    ([8], [2], 4),
+    ([7], [3], 4),
+    ([2], [1], 16),
+    ([4, 8], [2, 8], 4),
+    ([4, 8], [4, 4], 2),
+    ([4, 8], [2, 4], 8),
+    ([5, 7], [2, 3], 1),
+    ([3, 4, 5], [3, 2, 2], 4),
+    ([1, 6, 1], [1, 4, 1], 4),
+    ([64, 40], [64, 20], 4),
+    ([2, 3, 2, 3], [1, 3, 2, 2], 4),
+    ([2**40, 2**22], [2**39, 2**22], 0),
+    ([3, 2**62], [1, 2**62 - 1], 0),
+]
 
 
 def main() -> None:
@@ -67,29 +85,7 @@ def leaves() -> dict[str, Vectors]:
                     "chain": [value.hex() for value in chain],
                 }
             )
-    shards = []
-    layouts: list[tuple[int, list[list[tuple[int, int]]]]] = [
-        (0, [[]]),
-        (1, []),
-        (1, [[(0, 4)]]),
-        (1, [[(0, 3)], [(3, 6)], [(6, 7)]]),
-        (2, [[(0, 2), (0, 8)], [(2, 4), (0, 8)]]),
-        (2, [[(0, 2), (0, 4)], [(0, 2), (4, 8)], [(2, 4), (0, 4)], [(2, 4), (4, 8)]]),
-        (3, [[(0, 1), (0, 2**40), (0, 1)], [(0, 1), (0, 2**40), (1, 2**63)]]),
-    ]
-    for dimensions, ranges in layouts:
-        digests = [digest(f"shard {index}".encode()) for index in range(len(ranges))]
-        shards.append(
-            {
-                "dimensions": dimensions,
-                "shards": [
-                    {"ranges": [[str(start), str(stop)] for start, stop in shard], "digest": own.hex()}
-                    for shard, own in zip(ranges, digests, strict=True)
-                ],
-                "digest": sharded_digest(dimensions, list(zip(ranges, digests, strict=True))).hex(),
-            }
-        )
-    return {"plain": plain, "chunks": chunks, "sharded": shards}
+    return {"plain": plain, "chunks": chunks, "sharded": [_sharded(*layout) for layout in SHARDINGS]}
 
 
 def trees() -> dict[str, Vectors]:
@@ -279,6 +275,32 @@ def challenges() -> dict[str, Vectors]:
                 }
             )
     return {"draws": found}
+
+
+def _sharded(shape: list[int], extents: list[int], element_bytes: int) -> dict[str, Any]:
+    ranges = shard_ranges(shape, extents)
+    count = math.prod(shape)
+    elements = pattern(count * element_bytes)
+    digests = [
+        digest(shard_elements(elements, element_bytes, shape, own) if element_bytes else f"shard {index}".encode())
+        for index, own in enumerate(ranges)
+    ]
+    places = sorted({0, 1, count // 3, count // 2, count - 1})
+    vector: dict[str, Any] = {
+        "shape": [str(size) for size in shape],
+        "extents": [str(extent) for extent in extents],
+        "shards": [
+            {"ranges": [[str(start), str(stop)] for start, stop in own], "digest": own_digest.hex()}
+            for own, own_digest in zip(ranges, digests, strict=True)
+        ],
+        "digest": sharded_digest(shape, extents, digests).hex(),
+        "elements": [
+            {"element": str(place), "shard": shard, "inside": str(inside)}
+            for place in places
+            for shard, inside in [locate(shape, extents, place)]
+        ],
+    }
+    return vector | ({"pattern": len(elements), "element_bytes": element_bytes} if element_bytes else {})
 
 
 def _probe(dtype: str, shape: Sequence[int], ratio: float, period: bytes, tolerance: float) -> dict[str, Any]:

@@ -62,13 +62,70 @@ def test_chunk_openings_verify_and_their_forgeries_do_not() -> None:
 
 def test_sharded_digests_are_one_derivation_over_all_shards() -> None:
     for vector in vectors("leaves")["sharded"]:
-        words = [vector["dimensions"], len(vector["shards"])]
-        hasher = blake3(struct.pack("<2Q", *words), derive_key_context="zkdv 1 sharded leaf")
+        hasher = blake3(
+            struct.pack("<2Q", len(vector["shape"]), len(vector["shards"])), derive_key_context="zkdv 1 sharded leaf"
+        )
         for shard in vector["shards"]:
             for start, stop in shard["ranges"]:
                 hasher.update(struct.pack("<2Q", int(start), int(stop)))
             hasher.update(bytes.fromhex(shard["digest"]))
         assert hasher.hexdigest() == vector["digest"]
+
+
+def test_shards_partition_the_leaf_in_the_order_of_their_starts() -> None:
+    for vector in vectors("leaves")["sharded"]:
+        shape, extents = [int(size) for size in vector["shape"]], [int(extent) for extent in vector["extents"]]
+        ranges = [tuple((int(start), int(stop)) for start, stop in shard["ranges"]) for shard in vector["shards"]]
+        starts = [[start for start, _ in own] for own in ranges]
+        assert starts == sorted(starts)
+        assert sum(math.prod(stop - start for start, stop in own) for own in ranges) == math.prod(shape)
+        sizes = {tuple(stop - start for start, stop in own) for own in ranges}
+        assert max(sizes) == tuple(extents)
+        for place in vector["elements"]:
+            own, inside = ranges[place["shard"]], int(place["inside"])
+            position = []
+            for start, stop in reversed(own):
+                position.insert(0, start + inside % (stop - start))
+                inside //= stop - start
+            assert leaves.flat_index(shape, position) == int(place["element"])
+
+
+def test_openings_in_shards_verify_and_their_forgeries_do_not() -> None:
+    for vector in vectors("leaves")["sharded"]:
+        if "pattern" not in vector:
+            continue
+        shape, extents = [int(size) for size in vector["shape"]], [int(extent) for extent in vector["extents"]]
+        elements, size = make_vectors.pattern(vector["pattern"]), vector["element_bytes"]
+        for place in vector["elements"]:
+            ranges = leaves.shard_ranges(shape, extents)
+            own = leaves.shard_elements(elements, size, shape, ranges[place["shard"]])
+            other = [start for start, _ in ranges[place["shard"] - 1]]
+            data, chain = leaves.open_chunk(own, int(place["inside"]) * size // 1024)
+            honest: dict[str, Any] = {
+                "expected": bytes.fromhex(vector["digest"]),
+                "shape": shape,
+                "extents": extents,
+                "element_bytes": size,
+                "element": int(place["element"]),
+                "shards": [bytes.fromhex(shard["digest"]) for shard in vector["shards"]],
+                "data": data,
+                "chain": chain,
+            }
+            assert leaves.verify_shard_chunk(**honest)
+            shards = honest["shards"]
+            forgeries: list[dict[str, Any]] = [
+                {"expected": _flip(honest["expected"])},
+                {"shards": shards[::-1]},
+                {"shards": shards[1:]},
+                {"shards": [*shards, bytes(32)]},
+                {"shards": [*shards[:-1], _flip(shards[-1])]},
+                {"extents": shape},
+                {"data": _flip(data)},
+                {"chain": [*chain, bytes(32)]},
+                {"element": leaves.flat_index(shape, other)},
+            ]
+            for forgery in forgeries:
+                assert not leaves.verify_shard_chunk(**{**honest, **forgery}), forgery
 
 
 def test_roots_are_those_of_a_tree_split_at_the_largest_power_of_two() -> None:

@@ -139,37 +139,33 @@ pub enum HashError {
         /// How many there are.
         count: u64,
     },
-    /// A shard with ranges that are not those of its leaf.
-    #[error("shard {shard} has {got} ranges, the leaf has {expected} dimensions")]
-    ShardDimensions {
-        /// Place of the shard in the list.
-        shard: usize,
-        /// Dimensions of the leaf.
+    /// Extents that do not cut a leaf into shards.
+    #[error("a leaf of shape {shape:?} cannot lie in shards of {extents:?}: {reason}")]
+    Sharding {
+        /// The shape as given.
+        shape: Vec<u64>,
+        /// The extents as given.
+        extents: Vec<u64>,
+        /// What is wrong with them.
+        reason: &'static str,
+    },
+    /// Another number of shard digests than the leaf has shards.
+    #[error("the leaf has {expected} shards, {got} digests were given")]
+    ShardCount {
+        /// Shards of the leaf.
         expected: u64,
-        /// Ranges given.
+        /// Digests given.
         got: usize,
     },
-    /// A shard that ends before it starts.
-    #[error("shard {shard} stops before it starts in dimension {dimension}")]
-    ShardRange {
-        /// Place of the shard in the list.
-        shard: usize,
-        /// The dimension.
-        dimension: usize,
-    },
-    /// Shards that are not ordered by where they start.
-    #[error("shard {shard} does not start after the one before it; order shards by start, replicas once")]
-    ShardOrder {
-        /// Place of the later shard in the list.
-        shard: usize,
-    },
-    /// Shards that share elements.
-    #[error("shards {first} and {second} overlap")]
-    ShardOverlap {
-        /// Place of the earlier shard in the list.
-        first: usize,
-        /// Place of the later shard in the list.
-        second: usize,
+    /// Bytes that are not all elements of a sharded leaf.
+    #[error("{elements} elements of {element_bytes} bytes are not the {got} bytes that were given")]
+    LeafBytes {
+        /// Elements of the leaf.
+        elements: u64,
+        /// Bytes of an element.
+        element_bytes: usize,
+        /// Bytes given.
+        got: usize,
     },
     /// A probability outside [0, 1].
     #[error("the update check probability must be between 0 and 1, it is {probability}")]

@@ -5,7 +5,8 @@
 //!
 //! | module | what it commits to or draws |
 //! |---|---|
-//! | [`leaf`] | one array, in memory or in shards |
+//! | [`leaf`] | one array in memory |
+//! | [`sharding`] | one array that is spread over devices |
 //! | [`chunk`] | one kilobyte inside a leaf |
 //! | [`tree`] | a list of leaves |
 //! | [`batch`] | a batch of training data, its rows and its windows |
@@ -31,6 +32,7 @@ pub mod leaf;
 mod messages;
 pub mod probe;
 pub mod rolling;
+pub mod sharding;
 pub mod tree;
 
 pub use digest::Digest;

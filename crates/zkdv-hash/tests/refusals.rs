@@ -3,62 +3,75 @@
 
 use zkdv_hash::batch::{self, Matrix};
 use zkdv_hash::challenge::{self, Draw, Sampling};
-use zkdv_hash::leaf::{self, Shard};
+use zkdv_hash::leaf;
 use zkdv_hash::probe::{self, ProbedTree};
 use zkdv_hash::rolling::{Base, MODULUS, Roller};
+use zkdv_hash::sharding::Sharding;
 use zkdv_hash::tree::{self, TreeKind};
 use zkdv_hash::{Digest, Dtype, HashError};
 
 #[test]
-fn shards_out_of_order_overlapping_or_of_another_leaf() {
-    let refused = |dimensions, ranges: &[&[(u64, u64)]]| {
-        let shards: Vec<Shard> = ranges
-            .iter()
-            .map(|ranges| Shard {
-                ranges: ranges.to_vec(),
-                digest: Digest::ZERO,
-            })
-            .collect();
-        leaf::sharded_digest(dimensions, &shards).unwrap_err()
+fn leaves_that_are_not_cut_into_shards() {
+    let reason = |shape: &[u64], extents: &[u64]| match Sharding::new(shape, extents).unwrap_err() {
+        HashError::Sharding { reason, .. } => reason,
+        other => panic!("{other}"),
     };
+    assert!(reason(&[4, 4], &[2]).contains("one extent for each dimension"));
+    assert!(reason(&[], &[1]).contains("one extent for each dimension"));
+    assert!(reason(&[4, 4], &[5, 4]).contains("between 1 and its dimension"));
+    assert!(reason(&[4, 4], &[0, 4]).contains("between 1 and its dimension"));
+    assert!(reason(&[4, 0], &[2, 0]).contains("between 1 and its dimension"));
+    assert!(reason(&[], &[]).contains("stays whole"));
+    assert!(reason(&[4, 4], &[4, 4]).contains("stays whole"));
+    assert!(reason(&[65_537], &[1]).contains("at most 65536"));
+    assert!(reason(&[u64::MAX], &[1]).contains("at most 65536"));
+    assert!(reason(&[1 << 32, 1 << 31], &[1, 1]).contains("at most 65536"));
+    assert!(reason(&[1 << 32, 1 << 32], &[1 << 31, 1 << 31]).contains("2^64 elements"));
+    assert_eq!(Sharding::new(&[65_536], &[1]).unwrap().count(), 65_536);
     assert_eq!(
-        refused(2, &[&[(0, 1)]]),
-        HashError::ShardDimensions {
-            shard: 0,
-            expected: 2,
-            got: 1
-        }
+        Sharding::new(&[u64::MAX], &[u64::MAX - 1]).unwrap().elements(1),
+        Some(1)
     );
-    assert_eq!(
-        refused(1, &[&[(0, 1)], &[(3, 2)]]),
-        HashError::ShardRange { shard: 1, dimension: 0 }
-    );
-    assert_eq!(refused(1, &[&[(1, 2)], &[(0, 1)]]), HashError::ShardOrder { shard: 1 });
-    assert_eq!(refused(1, &[&[(0, 2)], &[(0, 2)]]), HashError::ShardOrder { shard: 1 });
-    assert_eq!(refused(0, &[&[], &[]]), HashError::ShardOrder { shard: 1 });
-    assert_eq!(
-        refused(1, &[&[(0, 3)], &[(2, 4)]]),
-        HashError::ShardOverlap { first: 0, second: 1 }
-    );
-    let far = refused(2, &[&[(0, 9), (0, 1)], &[(1, 2), (1, 2)], &[(8, 9), (0, 1)]]);
-    assert_eq!(far, HashError::ShardOverlap { first: 0, second: 2 });
 }
 
 #[test]
-fn shards_bind_their_ranges_and_digests() {
-    let shards = |stop, digest| {
-        [Shard {
-            ranges: vec![(0, stop)],
-            digest,
-        }]
+fn shards_elements_and_digests_that_a_leaf_does_not_have() {
+    let sharding = Sharding::new(&[3, 5], &[2, 5]).unwrap();
+    assert_eq!(sharding.ranges(2), None);
+    assert_eq!(sharding.elements(u64::MAX), None);
+    assert_eq!(sharding.locate(15), None);
+    assert_eq!(sharding.locate(u64::MAX), None);
+    for got in [0, 1, 3] {
+        let digests = vec![Digest::ZERO; got];
+        assert_eq!(
+            sharding.digest(&digests),
+            Err(HashError::ShardCount { expected: 2, got })
+        );
+    }
+    for got in [0, 59, 61] {
+        let refused = HashError::LeafBytes {
+            elements: 15,
+            element_bytes: 4,
+            got,
+        };
+        assert_eq!(sharding.shard_digests(&vec![0; got], 4), Err(refused));
+    }
+}
+
+#[test]
+fn a_sharded_digest_binds_ranges_and_the_order_of_shards() {
+    let [one, other] = [b"one", b"two"].map(|bytes| leaf::digest(bytes));
+    let digest = |shape: &[u64], extents: &[u64], shards: &[Digest]| {
+        Sharding::new(shape, extents).unwrap().digest(shards).unwrap()
     };
-    let own = leaf::sharded_digest(1, &shards(4, Digest::ZERO)).unwrap();
-    assert_ne!(leaf::sharded_digest(1, &shards(5, Digest::ZERO)).unwrap(), own);
-    assert_ne!(leaf::sharded_digest(1, &shards(4, own)).unwrap(), own);
-    assert_ne!(leaf::sharded_digest(1, &[]).unwrap(), own);
+    let own = digest(&[4], &[2], &[one, other]);
+    assert_ne!(digest(&[4], &[2], &[other, one]), own);
+    assert_ne!(digest(&[4], &[3], &[one, other]), own);
+    assert_ne!(digest(&[3], &[2], &[one, other]), own);
+    assert_ne!(digest(&[4, 1], &[2, 1], &[one, other]), own);
     assert_ne!(
-        leaf::sharded_digest(2, &[]).unwrap(),
-        leaf::sharded_digest(1, &[]).unwrap()
+        digest(&[1, 4], &[1, 2], &[one, other]),
+        digest(&[4, 1], &[2, 1], &[one, other])
     );
 }
 

@@ -10,9 +10,9 @@ use std::str::FromStr;
 use serde_json::Value;
 use zkdv_hash::batch::{self, AbsenceOpening, BlockOpening, Matrix, RowOpening};
 use zkdv_hash::challenge::{self, Sampling};
-use zkdv_hash::leaf::Shard;
 use zkdv_hash::probe::{self, ProbeOut, ProbedTree};
 use zkdv_hash::rolling::{self, Base};
+use zkdv_hash::sharding::{Located, Sharding};
 use zkdv_hash::tree::{self, TreeKind};
 use zkdv_hash::{Digest, Dtype, chunk, commit, leaf};
 
@@ -46,20 +46,47 @@ fn chunk_openings() {
 }
 
 #[test]
-fn sharded_digests() {
+fn sharded_leaves() {
     for vector in vectors("leaves", "sharded") {
-        let shards: Vec<Shard> = list(&vector["shards"])
-            .iter()
-            .map(|shard| Shard {
-                ranges: list(&shard["ranges"])
-                    .iter()
-                    .map(|range| (number(&range[0]), number(&range[1])))
-                    .collect(),
-                digest: digest(&shard["digest"]),
-            })
-            .collect();
-        let found = leaf::sharded_digest(integer(&vector["dimensions"]), &shards).unwrap();
-        assert_eq!(found, digest(&vector["digest"]), "{vector}");
+        let sizes = |name: &str| list(&vector[name]).iter().map(number).collect::<Vec<u64>>();
+        let sharding = Sharding::new(&sizes("shape"), &sizes("extents")).unwrap();
+        let shards = list(&vector["shards"]);
+        assert_eq!(sharding.count(), shards.len() as u64);
+        for (index, shard) in (0..).zip(shards) {
+            let ranges: Vec<(u64, u64)> = sharding
+                .ranges(index)
+                .unwrap()
+                .iter()
+                .map(|range| (range.start, range.end))
+                .collect();
+            let expected: Vec<(u64, u64)> = list(&shard["ranges"])
+                .iter()
+                .map(|range| (number(&range[0]), number(&range[1])))
+                .collect();
+            assert_eq!(ranges, expected, "{vector}");
+        }
+        let digests: Vec<Digest> = shards.iter().map(|shard| digest(&shard["digest"])).collect();
+        assert_eq!(
+            sharding.digest(&digests).unwrap(),
+            digest(&vector["digest"]),
+            "{vector}"
+        );
+        for place in list(&vector["elements"]) {
+            let found = sharding.locate(number(&place["element"])).unwrap();
+            let expected = Located {
+                shard: integer(&place["shard"]),
+                element: number(&place["inside"]),
+            };
+            assert_eq!(found, expected, "{vector}");
+        }
+        if vector["pattern"].is_u64() {
+            let size = size(&vector["element_bytes"]);
+            assert_eq!(
+                sharding.shard_digests(&pattern(&vector["pattern"]), size).unwrap(),
+                digests,
+                "{vector}"
+            );
+        }
     }
 }
 

@@ -22,6 +22,8 @@ pub const MAX_IN_FLIGHT: u64 = 1024;
 pub const MAX_SCALARS_BYTES: usize = 256;
 /// The longest value that an edit carries, in bytes.
 pub const MAX_EDIT_VALUE_BYTES: usize = 64;
+/// The most shards of a leaf.
+pub const MAX_SHARDS: usize = zkdv_hash::sharding::MAX_SHARDS;
 /// The longest chunk of an opening, in bytes: a BLAKE3 chunk.
 pub const MAX_CHUNK_BYTES: usize = 1024;
 /// The longest element of a leaf, in bytes: a complex128.

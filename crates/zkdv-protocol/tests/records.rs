@@ -166,6 +166,7 @@ fn sizes_are_bounded() {
     let with_shape = |shape: &[u64]| {
         let mut schema = schema();
         schema.parameters[0].shape = shape.to_vec();
+        schema.parameters[0].sharding = None;
         Body::Schema(schema)
     };
     accept(with_shape(&[1; 32]));
@@ -175,6 +176,29 @@ fn sizes_are_bounded() {
     refuse(with_shape(&[0, 1 << 32, 1 << 32]));
     // Together with the other leaf of 128 elements.
     refuse(with_shape(&[u64::MAX - 127]));
+
+    let with_shards = |shape: &[u64], extents: &[u64]| {
+        let mut schema = schema();
+        schema.parameters[0].shape = shape.to_vec();
+        schema.parameters[0].sharding = Some(extents.to_vec());
+        Body::Schema(schema)
+    };
+    accept(with_shards(&[65_536, 2], &[1, 2]));
+    accept(with_shards(&[u64::MAX / 2], &[u64::MAX / 3]));
+    for (shape, extents) in [
+        (&[65_537, 2][..], &[1, 2][..]),
+        (&[u64::MAX / 2], &[1]),
+        (&[4, 4], &[4, 4]),
+        (&[4, 4], &[5, 2]),
+        (&[4, 4], &[0, 2]),
+        (&[4, 0], &[2, 0]),
+        (&[4, 4], &[2]),
+        (&[4, 4], &[]),
+        (&[], &[]),
+    ] {
+        assert!(refuse(with_shards(shape, extents)).contains("cannot lie in shards"));
+    }
+    refuse(with_shards(&[4; 33], &[2; 33]));
 
     let with_leaves = |count: usize| {
         let mut schema = schema();

@@ -4,8 +4,8 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyMapping};
 use zkdv_hash::challenge::{Draw, Sampling};
-use zkdv_hash::leaf::Shard;
 use zkdv_hash::rolling::Base;
+use zkdv_hash::sharding::Sharding;
 use zkdv_hash::tree::TreeKind;
 use zkdv_hash::{Digest, challenge, chunk, leaf, tree};
 
@@ -40,22 +40,34 @@ pub(crate) fn leaf_digest<'py>(py: Python<'py>, data: &Bound<'py, PyAny>) -> PyR
 #[pyfunction]
 pub(crate) fn sharded_leaf_digest<'py>(
     py: Python<'py>,
-    dimensions: &Bound<'py, PyAny>,
-    shards: Vec<PythonShard<'py>>,
+    shape: Vec<u64>,
+    extents: Vec<u64>,
+    shards: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyBytes>> {
-    let dimensions = argument::unsigned(dimensions, "dimensions")?;
-    let shards = shards
-        .into_iter()
-        .enumerate()
-        .map(|(index, (ranges, digest))| {
-            Ok(Shard {
-                ranges,
-                digest: argument::digest(&digest, &format!("shards[{index}][1]"))?,
-            })
-        })
-        .collect::<PyResult<Vec<_>>>()?;
-    let digest = detached(py, || leaf::sharded_digest(dimensions, &shards).map_err(hash_error))?;
+    let sharding = sharding(&shape, &extents)?;
+    let shards = argument::digests(shards, "shards")?;
+    let digest = guarded(|| sharding.digest(&shards).map_err(hash_error))?;
     Ok(digest_bytes(py, &digest))
+}
+
+#[pyfunction]
+pub(crate) fn sharding_locate(shape: Vec<u64>, extents: Vec<u64>, element: &Bound<'_, PyAny>) -> PyResult<(u64, u64)> {
+    let sharding = sharding(&shape, &extents)?;
+    let element = argument::unsigned(element, "element")?;
+    let absent = || PyValueError::new_err(format!("the leaf has no element {element}"));
+    let place = guarded(|| Ok(sharding.locate(element)))?.ok_or_else(absent)?;
+    Ok((place.shard, place.element))
+}
+
+#[pyfunction]
+pub(crate) fn sharding_ranges(shape: Vec<u64>, extents: Vec<u64>) -> PyResult<Vec<Vec<(u64, u64)>>> {
+    let sharding = sharding(&shape, &extents)?;
+    guarded(|| {
+        let shards = (0..sharding.count()).filter_map(|shard| sharding.ranges(shard));
+        Ok(shards
+            .map(|ranges| ranges.iter().map(|range| (range.start, range.end)).collect())
+            .collect())
+    })
 }
 
 #[pyfunction]
@@ -166,8 +178,9 @@ pub(crate) fn draw(
     })
 }
 
-/// Start and stop in every dimension, and the digest of the shard.
-type PythonShard<'py> = (Vec<(u64, u64)>, Bound<'py, PyAny>);
+fn sharding(shape: &[u64], extents: &[u64]) -> PyResult<Sharding> {
+    Sharding::new(shape, extents).map_err(hash_error)
+}
 
 /// `{"probability": float}` or `{"every": int}`, as in the root record.
 fn sampling_rule(object: &Bound<'_, PyAny>) -> PyResult<Sampling> {

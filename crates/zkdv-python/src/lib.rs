@@ -36,8 +36,8 @@ mod _native {
     use crate::batch::{BatchCommitment, batch_commit};
     #[pymodule_export]
     use crate::commitments::{
-        chunk_open, chunk_verify, draw, leaf_digest, rolling_base, sharded_leaf_digest, tree_open, tree_root,
-        tree_verify,
+        chunk_open, chunk_verify, draw, leaf_digest, rolling_base, sharded_leaf_digest, sharding_locate,
+        sharding_ranges, tree_open, tree_root, tree_verify,
     };
     #[pymodule_export]
     use crate::errors::{NativeError, TranscriptExistsError, TranscriptLockedError, TranscriptWriteError};

@@ -1,41 +1,57 @@
 """Comparison of a replay with what was committed: exact, within tolerance, off, and gone."""
 
+import math
+
 import numpy as np
 import pytest
 from blake3 import blake3
+from zkdv_reference import leaves
 
 from zkdv import _native
 from zkdv.batch import BatchLayout
 from zkdv.check import ProductionLeaf, compare
 from zkdv.config import FloatTolerance
 from zkdv.schema import LeafEvidence, LeafSpec, Schema
+from zkdv.sharding import shard_arrays
 
 TOLERANCE = FloatTolerance(abs=1e-3, rel=0.0)
 
 
-def schema_of(array):
-    return Schema((LeafSpec("w", str(array.dtype), array.shape),), (), BatchLayout.of([], [], []))
+RATIO = 0.5
 
 
-def evidence_of(array, ratio=0.5):
-    signs = np.zeros(_native.probe_sign_words(array.shape, str(array.dtype)), np.uint32)
-    digest, probe = _native.commit_leaf(array, str(array.dtype), array.shape, ratio, signs)
-    assert digest == blake3(array.tobytes()).digest()
-    data = b"" if probe is None else probe.tobytes()
-    return LeafEvidence(
-        {"parameters": [digest]}, {"parameters": [blake3(data).digest()]}, lambda: {"parameters": [probe]}
+def schema_of(array, sharding=None):
+    return Schema((LeafSpec("w", str(array.dtype), array.shape, sharding),), (), BatchLayout.of([], [], []))
+
+
+def evidence_of(array, sharding=None):
+    pieces = [array] if sharding is None else [np.array(shard) for shard in shard_arrays(array, sharding)]
+    digests, probes = [], []
+    for piece in pieces:
+        signs = np.zeros(_native.probe_sign_words(piece.shape, str(piece.dtype)), np.uint32)
+        digest, probe = _native.commit_leaf(piece, str(piece.dtype), piece.shape, RATIO, signs)
+        assert digest == blake3(piece.tobytes()).digest()
+        digests.append(digest)
+        probes.append(probe)
+    datas = [blake3(b"" if probe is None else probe.tobytes()).digest() for probe in probes]
+    digest, data = (
+        found[0] if sharding is None else _native.sharded_leaf_digest(array.shape, sharding, found)
+        for found in (digests, datas)
     )
+    joined = None if probes[0] is None else np.concatenate(probes)
+    return LeafEvidence({"parameters": [digest]}, {"parameters": [data]}, lambda: {"parameters": [joined]})
 
 
-def outcome_of(committed, replayed, *, element=0, gone=False, rebuilt_exactly=True):
+def outcome_of(committed, replayed, *, element=0, gone=False, rebuilt_exactly=True, sharding=None):
     production = ProductionLeaf(element, 0, element, None if gone else committed)
     return compare(
-        schema_of(committed),
+        schema_of(committed, sharding),
         TOLERANCE,
+        probe_ratio=RATIO,
         update=5,
         snapshot=3,
-        committed=evidence_of(committed),
-        replayed=evidence_of(replayed),
+        committed=evidence_of(committed, sharding),
+        replayed=evidence_of(replayed, sharding),
         rebuilt_exactly=rebuilt_exactly,
         probes_agree=True,
         production={"parameters": production},
@@ -74,6 +90,38 @@ def test_a_close_replay_passes_with_an_opening_that_leads_to_the_root():
     assert _native.chunk_verify(digest, WEIGHTS.nbytes, opening["chunk"], opening["bytes"], opening["chain"])
     start = element * 4 % 1024
     assert opening["bytes"][start : start + 4] == coordinate["committed"] == WEIGHTS.reshape(-1)[element].tobytes()
+
+
+@pytest.mark.parametrize("sharding", [(1, 600), (2, 400), (1, 259), (2, 1)])
+@pytest.mark.parametrize("element", [0, 258, 259, 599, 600, 1199])
+def test_an_element_of_a_sharded_leaf_is_opened_in_its_shard(sharding, element):
+    body = outcome_of(WEIGHTS, WEIGHTS + np.float32(1e-5), element=element, sharding=sharding).body
+    assert (body["verdict"], body["probes"]) == ("passed", True)
+    coordinate, opening = body["parameter"], body["parameter"]["opening"]
+    assert leaves.verify_shard_chunk(
+        evidence_of(WEIGHTS, sharding).digests["parameters"][0],
+        WEIGHTS.shape,
+        sharding,
+        element_bytes=4,
+        element=element,
+        shards=opening["shards"],
+        data=opening["bytes"],
+        chain=opening["chain"],
+    )
+    _, inside = leaves.locate(WEIGHTS.shape, sharding, element)
+    start = inside * 4 % 1024
+    assert opening["chunk"] == inside * 4 // 1024
+    assert opening["bytes"][start : start + 4] == coordinate["committed"] == WEIGHTS.reshape(-1)[element].tobytes()
+
+
+def test_probes_of_unequal_shards_are_scaled_by_their_own_slices():
+    replayed = WEIGHTS.copy()
+    # The last shard has 81 columns, in slices of one or two; elsewhere slices have two.
+    replayed[0, 599] += 1
+    distance = outcome_of(WEIGHTS, replayed, sharding=(2, 173)).body["distance"]
+    dimension, kept = 600 - 3 * 173, -(-(600 - 3 * 173) // 2)
+    width = dimension - (kept - 1) * dimension // kept
+    assert distance == pytest.approx(1 / math.sqrt(width))
 
 
 def test_a_coordinate_out_of_tolerance_fails_and_says_where():

@@ -1,6 +1,7 @@
 """The native commitments against the `blake3` package and the vectors of the reference."""
 
 import json
+import math
 from pathlib import Path
 
 import blake3
@@ -101,14 +102,20 @@ def test_plain_digests_and_chunks_follow_the_vectors():
 
 def test_sharded_leaves_follow_the_vectors():
     for vector in vectors("leaves", "sharded"):
-        shards = [
-            ([(int(start), int(stop)) for start, stop in shard["ranges"]], bytes.fromhex(shard["digest"]))
-            for shard in vector["shards"]
-        ]
-        assert _native.sharded_leaf_digest(vector["dimensions"], shards).hex() == vector["digest"]
-    overlapping = [([(0, 3)], bytes(32)), ([(2, 4)], bytes(32))]
-    with pytest.raises(ValueError, match="shards 0 and 1 overlap"):
-        _native.sharded_leaf_digest(1, overlapping)
+        shape, extents = [int(size) for size in vector["shape"]], [int(extent) for extent in vector["extents"]]
+        shards = unhex(shard["digest"] for shard in vector["shards"])
+        assert _native.sharded_leaf_digest(shape, extents, shards).hex() == vector["digest"]
+        ranges = [[(int(start), int(stop)) for start, stop in shard["ranges"]] for shard in vector["shards"]]
+        assert _native.sharding_ranges(shape, extents) == ranges
+        for place in vector["elements"]:
+            found = _native.sharding_locate(shape, extents, int(place["element"]))
+            assert found == (place["shard"], int(place["inside"]))
+        with pytest.raises(ValueError, match=f"{len(shards)} shards, {len(shards) - 1} digests"):
+            _native.sharded_leaf_digest(shape, extents, shards[1:])
+        with pytest.raises(ValueError, match="no element"):
+            _native.sharding_locate(shape, extents, math.prod(shape))
+    with pytest.raises(ValueError, match=r"shape \[4\] cannot lie in shards of \[5\]"):
+        _native.sharded_leaf_digest([4], [5], [bytes(32)])
 
 
 def test_trees_follow_the_vectors():

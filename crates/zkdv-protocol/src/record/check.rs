@@ -1,7 +1,9 @@
 use super::configuration::Tolerance;
-use super::fields::{Fields, Parsed, boolean, bytes, digest, digest_value, digests, float, list, text_enum, unsigned};
+use super::fields::{
+    Fields, Parsed, boolean, bytes, digest, digest_value, digests, float, list, non_empty, text_enum, unsigned,
+};
 use crate::cbor::{Item, Value};
-use crate::limits::{MAX_CHUNK_BYTES, MAX_ELEMENT_BYTES, MAX_PATH};
+use crate::limits::{MAX_CHUNK_BYTES, MAX_ELEMENT_BYTES, MAX_PATH, MAX_SHARDS};
 use zkdv_hash::Digest;
 
 /// What the prover's own re-execution of a sampled update gave.
@@ -59,7 +61,9 @@ pub struct Opening {
     pub digest: Digest,
     /// Siblings in the tree, from the leaf upwards.
     pub path: Vec<Digest>,
-    /// The index of the chunk in the leaf.
+    /// Of all shards of the leaf, where it is spread over devices; empty where it is not.
+    pub shards: Vec<Digest>,
+    /// The index of the chunk in the leaf, or in the shard that holds the element.
     pub chunk: u64,
     /// The chunk.
     pub bytes: Vec<u8>,
@@ -137,11 +141,14 @@ impl Opening {
         let opening = Self {
             digest: fields.required("digest", digest)?,
             path: fields.required("path", list(MAX_PATH, digest))?,
+            shards: fields
+                .optional("shards", non_empty(list(MAX_SHARDS, digest)))?
+                .unwrap_or_default(),
             chunk: fields.required("chunk", unsigned)?,
             bytes: fields.required("bytes", bytes(MAX_CHUNK_BYTES))?,
             chain: fields.required("chain", list(MAX_PATH, digest))?,
         };
-        fields.finish(&["digest", "path", "chunk", "bytes", "chain"])?;
+        fields.finish(&["digest", "path", "shards", "chunk", "bytes", "chain"])?;
         Ok(opening)
     }
 
@@ -153,5 +160,6 @@ impl Opening {
             ("bytes", self.bytes.as_slice().into()),
             ("chain", digests(&self.chain)),
         ])
+        .with("shards", (!self.shards.is_empty()).then(|| digests(&self.shards)))
     }
 }

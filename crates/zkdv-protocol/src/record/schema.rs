@@ -1,9 +1,10 @@
 use super::error::BodyError;
-use super::fields::{Fields, Parsed, list, name, non_empty, text, text_enum, text_of, unsigned};
+use super::fields::{Fields, Parsed, list, name, non_empty, text, text_enum, unsigned};
 use crate::cbor::{Item, Value};
-use crate::limits::{MAX_DIMENSIONS, MAX_LEAVES, MAX_NAME_BYTES};
+use crate::limits::{MAX_DIMENSIONS, MAX_LEAVES};
 use std::cell::Cell;
 use zkdv_hash::Dtype;
+use zkdv_hash::sharding::Sharding;
 
 /// The layout of state and batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,8 +30,8 @@ pub struct Leaf {
     pub shape: Vec<u64>,
     /// Other names of the same leaf; empty where there are none.
     pub aliases: Vec<String>,
-    /// How it is spread over devices.
-    pub sharding: Option<String>,
+    /// The extents of its shards, where it is spread over devices: see [`Sharding`].
+    pub sharding: Option<Vec<u64>>,
 }
 
 /// The layout of a batch.
@@ -121,10 +122,14 @@ impl Leaf {
             aliases: fields
                 .optional("aliases", non_empty(list(aliases.get(), name)))?
                 .unwrap_or_default(),
-            sharding: fields.optional("sharding", text_of(0, MAX_NAME_BYTES))?,
+            sharding: fields.optional("sharding", list(MAX_DIMENSIONS, unsigned))?,
         };
         fields.finish(&["name", "dtype", "shape", "aliases", "sharding"])?;
         aliases.set(aliases.get() - leaf.aliases.len());
+        if let Some(extents) = &leaf.sharding {
+            Sharding::new(&leaf.shape, extents)
+                .map_err(|error| BodyError::new("extents of shards", error.to_string()).within("sharding"))?;
+        }
         Ok(leaf)
     }
 
@@ -135,7 +140,7 @@ impl Leaf {
             ("shape", sizes(&self.shape)),
         ])
         .with("aliases", (!self.aliases.is_empty()).then(|| names(&self.aliases)))
-        .with("sharding", self.sharding.as_deref())
+        .with("sharding", self.sharding.as_deref().map(sizes))
     }
 
     /// How many elements it has.

@@ -1,3 +1,4 @@
+use zkdv_hash::sharding::Sharding;
 use zkdv_hash::tree::{self, TreeKind};
 use zkdv_hash::{Digest, Dtype, chunk, leaf};
 
@@ -15,6 +16,7 @@ struct Array {
     name: &'static str,
     dtype: Dtype,
     shape: Vec<u64>,
+    sharding: Option<Sharding>,
     bytes: Vec<u8>,
 }
 
@@ -25,8 +27,51 @@ impl Array {
             name,
             dtype,
             shape: shape.to_vec(),
+            sharding: None,
             bytes: vec![0; bytes],
         }
+    }
+
+    fn sharded(mut self, extents: &[u64]) -> Self {
+        self.sharding = Some(Sharding::new(&self.shape, extents).expect("extents of its shape"));
+        self
+    }
+
+    fn shard_digests(&self) -> Vec<Digest> {
+        let shards = self
+            .sharding
+            .as_ref()
+            .map(|sharding| sharding.shard_digests(&self.bytes, self.dtype.size_bytes()));
+        shards.map_or_else(Vec::new, |shards| shards.expect("as many bytes as the shape has"))
+    }
+
+    fn digest(&self) -> Digest {
+        self.sharding.as_ref().map_or_else(
+            || leaf::digest(&self.bytes),
+            |sharding| sharding.digest(&self.shard_digests()).expect("all shards"),
+        )
+    }
+
+    /// The bytes of the shard, or of the whole leaf, that holds an element, and the element's index in there.
+    fn piece(&self, element: u64) -> (Vec<u8>, u64) {
+        let Some(sharding) = &self.sharding else {
+            return (self.bytes.clone(), element);
+        };
+        let place = sharding.locate(element).expect("the element is there");
+        let ranges = sharding.ranges(place.shard).expect("the shard is there");
+        let size = self.dtype.size_bytes();
+        let inside = self.bytes.chunks(size).enumerate().filter(|(index, _)| {
+            let mut rest = *index as u64;
+            self.shape.iter().zip(&ranges).rev().all(|(extent, range)| {
+                let position = rest % extent;
+                rest /= extent;
+                range.contains(&position)
+            })
+        });
+        (
+            inside.flat_map(|(_, element)| element.to_vec()).collect(),
+            place.element,
+        )
     }
 
     fn fill(&mut self, number: u64) {
@@ -63,6 +108,15 @@ impl Default for Model {
 }
 
 impl Model {
+    /// A state with leaves that are spread over devices: in shards of more than a chunk, and in unequal ones.
+    pub fn sharded() -> Self {
+        let mut model = Self::default();
+        let [kernel, moment] = [&mut model.parameters[0], &mut model.optimizer[1]];
+        *kernel = kernel.clone().sharded(&[20, 14]);
+        *moment = moment.clone().sharded(&[7, 30]);
+        model
+    }
+
     fn arrays(&self, tree: Tree) -> &[Array] {
         match tree {
             Tree::Parameters => &self.parameters,
@@ -97,7 +151,7 @@ impl Model {
                     dtype: array.dtype,
                     shape: array.shape.clone(),
                     aliases: vec![],
-                    sharding: None,
+                    sharding: array.sharding.as_ref().map(|sharding| sharding.extents().to_vec()),
                 })
                 .collect()
         };
@@ -125,10 +179,7 @@ impl Model {
     }
 
     fn digests(&self, tree: Tree) -> Vec<Digest> {
-        self.arrays(tree)
-            .iter()
-            .map(|array| leaf::digest(&array.bytes))
-            .collect()
+        self.arrays(tree).iter().map(Array::digest).collect()
     }
 
     /// How many elements all leaves of a tree have.
@@ -155,10 +206,13 @@ impl Model {
             Tree::Optimizer => TreeKind::Optimizer,
         };
         let path = tree::open(kind, &self.digests(tree), index).expect("the leaf is there");
-        let opened = chunk::open(&array.bytes, (start / chunk::CHUNK_BYTES) as u64).expect("the chunk is there");
+        let (bytes, element) = array.piece(coordinate);
+        let chunk = element * size as u64 / chunk::CHUNK_BYTES as u64;
+        let opened = chunk::open(&bytes, chunk).expect("the chunk is there");
         let opening = Opening {
-            digest: leaf::digest(&array.bytes),
+            digest: array.digest(),
             path,
+            shards: array.shard_digests(),
             chunk: opened.chunk,
             bytes: opened.bytes,
             chain: opened.chain,

@@ -35,6 +35,8 @@ pub struct Settings {
     pub checks: CheckStyle,
     /// Update records that may come between an update and its check.
     pub check_delay: u64,
+    /// Whether leaves are spread over devices.
+    pub sharded: bool,
     /// Updates that are preceded by an edit with its bytes.
     pub small_edits: Vec<u64>,
     /// Updates that are preceded by an edit without its bytes.
@@ -90,6 +92,7 @@ impl Default for Settings {
             receipts: false,
             checks: CheckStyle::Exact,
             check_delay: 2,
+            sharded: false,
             small_edits: vec![],
             large_edits: vec![],
             resume: None,
@@ -172,11 +175,16 @@ pub fn write_transcript(settings: &Settings) -> Forge {
 impl<'a> Run<'a> {
     /// A run before its first record.
     pub fn new(settings: Settings, tamper: Tamper<'a>) -> Self {
+        let model = if settings.sharded {
+            Model::sharded()
+        } else {
+            Model::default()
+        };
         Self {
             forge: Forge::new(settings.number),
             challenger: TestKey::new("challenger", settings.number),
             tamper,
-            model: Model::default(),
+            model,
             root: Digest::ZERO,
             program: 0,
             due: VecDeque::new(),

@@ -1,6 +1,7 @@
 //! Whether a check says what it may say.
 
 use zkdv_hash::challenge::Draw;
+use zkdv_hash::sharding::Sharding;
 use zkdv_hash::tree::TreeKind;
 use zkdv_hash::{Digest, chunk, tree};
 
@@ -205,9 +206,6 @@ fn judge_opening(
     located: &Located<'_>,
     committed: &[u8],
 ) -> Result<(), &'static str> {
-    if located.leaf.sharded {
-        return Err("its leaf is sharded, and version 1 has no openings inside sharded leaves");
-    }
     let kind = match tree {
         Tree::Parameters => TreeKind::Parameters,
         Tree::Optimizer => TreeKind::Optimizer,
@@ -217,26 +215,66 @@ fn judge_opening(
         return Err("the leaf's digest does not lead to the committed root");
     }
     let size = located.leaf.dtype.size_bytes();
-    // A leaf whose bytes fit 64 bits has elements whose offsets do.
+    // A leaf whose bytes fit 64 bits has elements and shards whose offsets do.
     let length = located
         .leaf
         .bytes()
         .ok_or("its leaf has more bytes than can be addressed")?;
-    let offset = located.element * size as u64;
+    let piece = match &located.leaf.sharding {
+        None if opening.shards.is_empty() => Piece {
+            digest: opening.digest,
+            length,
+            offset: located.element * size as u64,
+        },
+        None => return Err("its leaf lies in one piece, and digests of shards are given"),
+        Some(sharding) => shard(opening, sharding, located.element, size as u64)?,
+    };
     let chunk_bytes = chunk::CHUNK_BYTES as u64;
-    if opening.chunk != offset / chunk_bytes {
+    if opening.chunk != piece.offset / chunk_bytes {
         return Err("the chunk is not the one that holds the element");
     }
-    if !chunk::verify(&opening.digest, length, opening.chunk, &opening.bytes, &opening.chain) {
-        return Err("the chunk does not lead to the leaf's digest");
+    if !chunk::verify(
+        &piece.digest,
+        piece.length,
+        opening.chunk,
+        &opening.bytes,
+        &opening.chain,
+    ) {
+        return Err("the chunk does not lead to the digest of the leaf or shard that holds the element");
     }
     // Sizes of elements divide the chunk's, so that no element lies across two chunks.
     #[allow(clippy::cast_possible_truncation, reason = "below the size of a chunk")]
-    let start = (offset % chunk_bytes) as usize;
+    let start = (piece.offset % chunk_bytes) as usize;
     match opening.bytes.get(start..).and_then(|rest| rest.get(..size)) {
         Some(element) if element == committed => Ok(()),
         _ => Err("the chunk holds another element than the one given as committed"),
     }
+}
+
+/// What a chunk is opened in: a leaf, or one shard of it.
+struct Piece {
+    digest: Digest,
+    /// Bytes of the whole piece.
+    length: u64,
+    /// Where in it the element starts.
+    offset: u64,
+}
+
+/// The shard that holds an element, shown to be one of the leaf's.
+fn shard(opening: &Opening, sharding: &Sharding, element: u64, size: u64) -> Result<Piece, &'static str> {
+    // As many digests as the leaf has shards, so that what is hashed here stands in the record.
+    if sharding.digest(&opening.shards) != Ok(opening.digest) {
+        return Err("the digests of the shards do not give the leaf's digest");
+    }
+    let absent = "its leaf has no such element";
+    let place = sharding.locate(element).ok_or(absent)?;
+    let elements = sharding.elements(place.shard).ok_or(absent)?;
+    let index = usize::try_from(place.shard).map_err(|_| absent)?;
+    Ok(Piece {
+        digest: *opening.shards.get(index).ok_or(absent)?,
+        length: elements * size,
+        offset: place.element * size,
+    })
 }
 
 fn judge_verdict(body: &CheckBody, expected: Verdict, largest: f64) -> Result<(), Finding> {

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use zkdv_hash::Digest;
 use zkdv_hash::challenge::{self, Draw};
-use zkdv_hash::{Digest, leaf};
 
 use super::MAX_RESUMES;
 use super::check;
@@ -344,7 +344,7 @@ impl Verifier<'_> {
                         value.len()
                     ));
                 }
-                (Some(Some(leaf)), Some(value)) if !leaf.sharded && leaf::digest(value) != edit.digest => {
+                (Some(Some(leaf)), Some(value)) if leaf.digest(value) != Some(edit.digest) => {
                     wrong.get_or_insert(format!(
                         "the bytes of the edit of leaf {} of {} do not have its digest {}",
                         edit.leaf, edit.tree, edit.digest

@@ -1,6 +1,7 @@
 //! The layout of the state, as far as coordinates and edits need it.
 
-use zkdv_hash::{Digest, Dtype};
+use zkdv_hash::sharding::Sharding;
+use zkdv_hash::{Digest, Dtype, leaf};
 
 use crate::record::{Leaf, SchemaBody, Tree};
 
@@ -22,8 +23,8 @@ pub(crate) struct TreeLayout {
 pub(crate) struct LeafLayout {
     pub(crate) name: String,
     pub(crate) dtype: Dtype,
-    /// Whether its digest is that of a sharded leaf.
-    pub(crate) sharded: bool,
+    /// How it is spread over devices, if it is.
+    pub(crate) sharding: Option<Sharding>,
     /// Index of its first element in the tree.
     start: u64,
     elements: u64,
@@ -69,7 +70,10 @@ impl TreeLayout {
                     elements: leaf.elements(),
                     name: leaf.name,
                     dtype: leaf.dtype,
-                    sharded: leaf.sharding.is_some(),
+                    // The grammar admits no others.
+                    sharding: leaf
+                        .sharding
+                        .and_then(|extents| Sharding::new(&leaf.shape, &extents).ok()),
                     start,
                 }
             })
@@ -121,13 +125,10 @@ fn form(leaves: &[Leaf]) -> Digest {
     };
     for leaf in leaves {
         add(leaf.dtype.name().as_bytes());
-        add(&leaf
-            .shape
-            .iter()
-            .flat_map(|size| size.to_le_bytes())
-            .collect::<Vec<_>>());
+        let sizes = |sizes: &[u64]| sizes.iter().flat_map(|size| size.to_le_bytes()).collect::<Vec<_>>();
+        add(&sizes(&leaf.shape));
         add(&[u8::from(leaf.sharding.is_some())]);
-        add(leaf.sharding.as_deref().unwrap_or_default().as_bytes());
+        add(&sizes(leaf.sharding.as_deref().unwrap_or_default()));
     }
     hasher.finalize().into()
 }
@@ -136,6 +137,18 @@ impl LeafLayout {
     /// Its length in bytes; none where that does not fit 64 bits.
     pub(crate) fn bytes(&self) -> Option<u64> {
         self.elements.checked_mul(self.dtype.size_bytes() as u64)
+    }
+
+    /// The digest of the leaf with these bytes; none where it has another number of them.
+    pub(crate) fn digest(&self, bytes: &[u8]) -> Option<Digest> {
+        if self.bytes() != Some(bytes.len() as u64) {
+            return None;
+        }
+        let Some(sharding) = &self.sharding else {
+            return Some(leaf::digest(bytes));
+        };
+        let shards = sharding.shard_digests(bytes, self.dtype.size_bytes()).ok()?;
+        sharding.digest(&shards).ok()
     }
 }
 

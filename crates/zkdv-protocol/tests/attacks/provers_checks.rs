@@ -260,6 +260,87 @@ fn exact_checks_of_a_prover_who_misstates_them() {
     );
 }
 
+/// Update 7 of these settings draws elements of leaves that are spread over devices.
+fn sharded() -> Settings {
+    Settings {
+        checks: CheckStyle::Tolerant,
+        sharded: true,
+        ..settings()
+    }
+}
+
+#[test]
+fn checks_of_a_prover_who_misstates_shards() {
+    let mut shards = vec![];
+    let honest = lie(sharded(), |body| {
+        if let Body::Check(check) = &body {
+            let coordinates = [&check.parameter, &check.optimizer].into_iter().flatten();
+            shards.extend(coordinates.filter_map(|found| Some((check.update, found.opening.as_ref()?.shards.len()))));
+        }
+        vec![body]
+    });
+    assert_eq!(honest.verdict, Outcome::Passed, "{:#?}", honest.violations);
+    assert!(shards.contains(&(7, 3)), "{shards:?}");
+    assert_misstated(
+        &sharded(),
+        Code::CheckOpening,
+        &[
+            |body| opening(body).shards.clear(),
+            |body| opening(body).shards.reverse(),
+            |body| opening(body).shards.rotate_left(1),
+            |body| opening(body).shards.push(Digest::ZERO),
+            |body| opening(body).shards.truncate(2),
+            |body| opening(body).shards = vec![Digest::ZERO; 65_536],
+            |body| opening(body).shards[0] = Digest::ZERO,
+            |body| opening(body).shards[2] = Digest::ZERO,
+            |body| opening(body).digest = opening(body).shards[0],
+            |body| opening(body).chunk ^= 1,
+            |body| opening(body).chunk = u64::MAX,
+            |body| opening(body).bytes[0] ^= 1,
+            |body| opening(body).bytes.truncate(1023),
+            |body| opening(body).chain.push(Digest::ZERO),
+            |body| opening(body).path.push(Digest::ZERO),
+            |body| parameter(body).committed.as_mut().expect("given")[0] ^= 1,
+        ],
+    );
+}
+
+/// The schema says how a leaf is cut: with other ranges nothing leads to the same root.
+#[test]
+fn schemas_of_a_prover_who_misstates_shards() {
+    for extents in [Some(vec![20, 15]), Some(vec![20, 13]), Some(vec![7, 30]), None] {
+        let report = lie(sharded(), |body| match body {
+            Body::Schema(mut schema) => {
+                schema.parameters[0].sharding.clone_from(&extents);
+                vec![Body::Schema(schema)]
+            }
+            body => vec![body],
+        });
+        let codes: BTreeSet<Code> = report.violations.iter().map(|violation| violation.code).collect();
+        assert_eq!(codes, BTreeSet::from([Code::CheckOpening]), "{extents:?}");
+    }
+}
+
+/// A leaf in one piece has no shards, whatever an opening says.
+#[test]
+fn shards_of_a_leaf_that_has_none() {
+    let tolerant = Settings {
+        sharded: false,
+        ..sharded()
+    };
+    assert_misstated(
+        &tolerant,
+        Code::CheckOpening,
+        &[
+            |body| opening(body).shards.push(Digest::ZERO),
+            |body| {
+                let digest = opening(body).digest;
+                opening(body).shards.push(digest);
+            },
+        ],
+    );
+}
+
 #[test]
 fn tolerant_checks_of_a_prover_who_misstates_them() {
     let tolerant = Settings {

@@ -107,7 +107,7 @@ pub fn schema() -> SchemaBody {
     };
     let mut kernel = leaf("dense/kernel", Dtype::Float32, &[784, 128]);
     kernel.aliases = vec!["tied/kernel".to_owned()];
-    kernel.sharding = Some("replicated".to_owned());
+    kernel.sharding = Some(vec![196, 128]);
     SchemaBody {
         parameters: vec![kernel, leaf("dense/bias", Dtype::Float32, &[128])],
         optimizer: vec![
@@ -298,7 +298,8 @@ pub fn full_bodies() -> Vec<Body> {
     root.challenger.key = Some(key(9).public_key());
     let mut schema = schema();
     schema.optimizer[0].aliases = vec!["step".to_owned()];
-    schema.optimizer[0].sharding = Some("replicated".to_owned());
+    schema.optimizer[0].shape = vec![7];
+    schema.optimizer[0].sharding = Some(vec![2]);
     let mut update = update(&configuration(), 3);
     update.next_key = Some(key(4).public_key());
     update.attached = Some(digest("attached"));
@@ -320,6 +321,7 @@ pub fn full_bodies() -> Vec<Body> {
     let opening = Opening {
         digest: digest("leaf"),
         path: vec![digest("a")],
+        shards: vec![digest("first"), digest("second")],
         chunk: 3,
         bytes: vec![0; 1024],
         chain: vec![digest("b")],

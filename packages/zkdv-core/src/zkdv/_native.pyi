@@ -63,16 +63,31 @@ def leaf_digest(data: Buffer | NDArray[Any]) -> bytes:
         ValueError: The buffer is not C-contiguous, or holds big-endian elements.
     """
 
-def sharded_leaf_digest(dimensions: int, shards: Sequence[tuple[Sequence[tuple[int, int]], bytes]]) -> bytes:
+def sharded_leaf_digest(shape: Sequence[int], extents: Sequence[int], shards: Sequence[bytes]) -> bytes:
     """The digest of a leaf that is spread over devices (scheme `zkdv-sharded-leaf-1`).
 
     Args:
-        dimensions: Number of dimensions of the leaf.
-        shards: For each shard, in the order of their starts, `(start, stop)` in every dimension and the plain digest of
-            its own elements. Replicas of a shard appear once.
+        shape: The shape of the leaf.
+        extents: The extent of a shard in every dimension, of which the last along a dimension may be shorter.
+        shards: The plain digest of each shard's own elements, in the order of the shards' starts. Replicas of a shard
+            appear once.
 
     Raises:
-        ValueError: Shards overlap, are out of order, run backwards, or have another number of dimensions.
+        ValueError: The extents do not cut the leaf into shards, or there is not one digest for each of them.
+    """
+
+def sharding_ranges(shape: Sequence[int], extents: Sequence[int]) -> list[list[tuple[int, int]]]:
+    """`(start, stop)` in every dimension of each shard, in the order of their starts.
+
+    Raises:
+        ValueError: The extents do not cut the leaf into 2 to 65,536 shards.
+    """
+
+def sharding_locate(shape: Sequence[int], extents: Sequence[int], element: int) -> tuple[int, int]:
+    """The shard that holds an element of the leaf, and the element's index in the shard, both in C order.
+
+    Raises:
+        ValueError: The extents do not cut the leaf into shards, or there is no such element.
     """
 
 def tree_root(kind: TreeKind, leaves: Sequence[bytes]) -> bytes:

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from zkdv import _native
 from zkdv.config import FloatTolerance
-from zkdv.schema import TREES, LeafEvidence, Schema, TreeName, element_bytes
+from zkdv.schema import TREES, LeafEvidence, LeafSpec, Schema, TreeName, element_bytes
+from zkdv.sharding import leaf_digest, shard_arrays
 
 __all__ = ["CheckOutcome", "ProductionLeaf", "compare"]
 
@@ -51,6 +52,7 @@ def compare(
     schema: Schema,
     tolerance: FloatTolerance,
     *,
+    probe_ratio: float,
     update: int,
     snapshot: int,
     committed: LeafEvidence,
@@ -65,6 +67,7 @@ def compare(
     Args:
         schema: Names, dtypes and shapes of the leaves.
         tolerance: How far numbers may be apart where the replay is not exact.
+        probe_ratio: The part of the last dimension that probes keep.
         update: The update's index.
         snapshot: Index of the update before which the snapshot was taken.
         committed: Digests and probes from the training program.
@@ -93,7 +96,7 @@ def compare(
         body.update({names[tree]: {"index": leaf.coordinate} for tree, leaf in production.items()})
         return CheckOutcome(body | {"verdict": "passed"}, None)
 
-    distances, agree = _probe_distances(schema, tolerance, committed, replayed)
+    distances, agree = _probe_distances(schema, tolerance, probe_ratio, committed, replayed)
     probes_agree = probes_agree and agree
     worst = "" if probes_agree else "a probe is out of tolerance"
     unresolved = False
@@ -105,7 +108,7 @@ def compare(
         else:
             coordinate |= {"committed": pair[0], "replayed": pair[1]}
             if tree in committed.digests:
-                coordinate["opening"] = _opening(leaf, leaf.array, tree, committed)
+                coordinate["opening"] = _opening(leaf, leaf.array, schema.tree(tree)[leaf.leaf], tree, committed)
             name = schema.tree(tree)[leaf.leaf].name
             dtype = leaf.array.dtype
             distance, agree = _element_distance(np.frombuffer(pair[0], dtype), np.frombuffer(pair[1], dtype), tolerance)
@@ -119,23 +122,31 @@ def compare(
     return CheckOutcome(body | {"verdict": "unresolved" if unresolved else "passed"}, None)
 
 
-def probes_within(schema: Schema, tolerance: FloatTolerance, committed: LeafEvidence, replayed: LeafEvidence) -> bool:
+def probes_within(
+    schema: Schema, tolerance: FloatTolerance, probe_ratio: float, committed: LeafEvidence, replayed: LeafEvidence
+) -> bool:
     """Return whether every probe of the replay is within tolerance of the committed one."""
-    return _probe_distances(schema, tolerance, committed, replayed)[1]
+    return _probe_distances(schema, tolerance, probe_ratio, committed, replayed)[1]
 
 
-def _opening(leaf: ProductionLeaf, array: NDArray[Any], tree: TreeName, committed: LeafEvidence) -> dict[str, Any]:
-    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    chunk = leaf.element * array.dtype.itemsize // CHUNK_BYTES
-    contents, chain = _native.chunk_open(data, chunk)
+def _opening(
+    leaf: ProductionLeaf, array: NDArray[Any], spec: LeafSpec, tree: TreeName, committed: LeafEvidence
+) -> dict[str, Any]:
+    """Open the chunk with the element, in the leaf or in the shard that holds it."""
     digests = committed.digests[tree]
-    return {
+    opening: dict[str, Any] = {
         "digest": digests[leaf.leaf],
         "path": _native.tree_open(tree, digests, leaf.leaf),
-        "chunk": chunk,
-        "bytes": contents,
-        "chain": chain,
     }
+    piece, element = array, leaf.element
+    if spec.sharding is not None:
+        shards = shard_arrays(array, spec.sharding)
+        opening["shards"] = [leaf_digest(shard) for shard in shards]
+        shard, element = _native.sharding_locate(spec.shape, spec.sharding, element)
+        piece = shards[shard]
+    chunk = element * array.dtype.itemsize // CHUNK_BYTES
+    contents, chain = _native.chunk_open(np.ascontiguousarray(piece).reshape(-1).view(np.uint8), chunk)
+    return opening | {"chunk": chunk, "bytes": contents, "chain": chain}
 
 
 def _element_distance(ours: NDArray[Any], theirs: NDArray[Any], tolerance: FloatTolerance) -> tuple[float, bool]:
@@ -163,7 +174,7 @@ def _largest_distance(
 
 
 def _probe_distances(
-    schema: Schema, tolerance: FloatTolerance, committed: LeafEvidence, replayed: LeafEvidence
+    schema: Schema, tolerance: FloatTolerance, probe_ratio: float, committed: LeafEvidence, replayed: LeafEvidence
 ) -> tuple[list[float], bool]:
     distances: list[float] = []
     agree = True
@@ -173,23 +184,21 @@ def _probe_distances(
         for leaf, ours, theirs in zip(schema.tree(tree), committed.probes[tree], replayed.probes[tree], strict=True):
             if ours is None or theirs is None:
                 continue
-            dimension = _probed_dimension(leaf.dtype, leaf.shape)
-            kept = ours.size * dimension // max(1, _real_size(leaf.dtype, leaf.size))
-            bounds = np.arange(kept + 1, dtype=np.int64) * dimension // kept
-            scale = np.sqrt(np.diff(bounds).astype(np.float64))
+            scales = _probe_scales(leaf, probe_ratio)
             distance, within = _largest_distance(
-                (ours.astype(np.float64).reshape(-1, kept) / scale).reshape(-1),
-                (theirs.astype(np.float64).reshape(-1, kept) / scale).reshape(-1),
-                tolerance,
+                ours.astype(np.float64) / scales, theirs.astype(np.float64) / scales, tolerance
             )
             distances.append(distance)
             agree = agree and within
     return distances, agree
 
 
-def _real_size(dtype: str, size: int) -> int:
-    return size * 2 if dtype.startswith("complex") else size
-
-
-def _probed_dimension(dtype: str, shape: tuple[int, ...]) -> int:
-    return (shape[-1] if shape else 1) * (2 if dtype.startswith("complex") else 1)
+def _probe_scales(leaf: LeafSpec, probe_ratio: float) -> NDArray[np.float64]:
+    """Return the square root of the length of the slice behind each value of a leaf's probe vector."""
+    scales: list[NDArray[np.float64]] = []
+    for shape in leaf.piece_shapes:
+        dimension = (shape[-1] if shape else 1) * (2 if leaf.dtype.startswith("complex") else 1)
+        kept = _native.probe_kept(dimension, probe_ratio) if shape else dimension
+        bounds = np.arange(kept + 1, dtype=np.int64) * dimension // kept
+        scales.append(np.tile(np.sqrt(np.diff(bounds).astype(np.float64)), math.prod(shape[:-1])))
+    return np.concatenate(scales)

@@ -20,6 +20,7 @@ from zkdv.flowcontrol import PipelineQueue
 from zkdv.overlap import Policy
 from zkdv.replay_memory import ReplayMemory, Snapshot
 from zkdv.schema import TREES, Due, LeafEvidence, Schema, TreeName
+from zkdv.sharding import leaf_digest
 from zkdv.submission import PendingUpdate, Program, Submission
 
 if TYPE_CHECKING:
@@ -252,11 +253,12 @@ class Pipeline(ABC):
                 exact = exact and replayed.leaf_roots == committed.leaf_roots
                 if not exact:
                     probes_agree = probes_agree and probes_within(
-                        self._schema(), self.core.config.tolerance, committed, replayed
+                        self._schema(), self.core.config.tolerance, self.core.probe_ratio, committed, replayed
                     )
         outcome = compare(
             self._schema(),
             self.core.config.tolerance,
+            probe_ratio=self.core.probe_ratio,
             update=update.index,
             snapshot=snapshot.index,
             committed=committed,
@@ -345,13 +347,12 @@ class Pipeline(ABC):
             array = self.read_leaf(leaf)
             if array is None:
                 raise ZKDVError(f"{tree} leaf {schema.tree(tree)[index].name} was donated or deleted before the update")
-            data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-            digest = _native.leaf_digest(data)
+            digest = leaf_digest(array, schema.tree(tree)[index].sharding)
             if digest == self._committed_digest(tree, index, expected):
                 continue
             edit: dict[str, Any] = {"tree": tree, "leaf": index, "digest": digest}
-            if data.nbytes <= EDIT_VALUE_LIMIT_BYTES:
-                edit["value"] = data.tobytes()
+            if array.nbytes <= EDIT_VALUE_LIMIT_BYTES:
+                edit["value"] = array.tobytes()
             edits.append(edit)
         self._notice_edits(edits)
         return edits
@@ -376,9 +377,7 @@ class Pipeline(ABC):
         if self._evidence is not None and tree in self._evidence.digests:
             return self._evidence.digests[tree][index]
         array = self.read_leaf(expected)
-        if array is None:
-            return None
-        return _native.leaf_digest(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+        return None if array is None else leaf_digest(array, self._schema().tree(tree)[index].sharding)
 
     def _hold_production(
         self, update: PendingUpdate, coordinates: dict[TreeName, int | None]

@@ -31,24 +31,35 @@ class LeafSpec:
         name: Dotted name, as in a state dict.
         dtype: Name of the dtype.
         shape: Shape.
-        sharding: How the leaf lies on several devices, in words; None on one device.
+        sharding: The extent of a shard in each dimension, where the leaf is cut into shards that lie on several
+            devices; None where it is whole, on one device or on each.
     """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
-    sharding: str | None = None
+    sharding: tuple[int, ...] | None = None
 
     @property
     def size(self) -> int:
         """Number of elements."""
         return prod(self.shape)
 
+    @property
+    def piece_shapes(self) -> list[tuple[int, ...]]:
+        """Shapes of the pieces that are probed one by one: the shards, or the whole leaf."""
+        if self.sharding is None:
+            return [self.shape]
+        return [
+            tuple(stop - start for start, stop in ranges)
+            for ranges in _native.sharding_ranges(self.shape, self.sharding)
+        ]
+
     def record(self) -> dict[str, Any]:
         """Return the leaf as it stands in the schema record."""
         record: dict[str, Any] = {"name": self.name, "dtype": self.dtype, "shape": list(self.shape)}
         if self.sharding is not None:
-            record["sharding"] = self.sharding
+            record["sharding"] = list(self.sharding)
         return record
 
 
@@ -150,8 +161,8 @@ class LeafEvidence:
     Attributes:
         digests: Leaf digests of each tree that is there, 32 bytes each, in schema order.
         probe_digests: Digests of the leaves' probe vectors, likewise.
-        read_probes: Gives the probe vectors, float32 or float64, and None for leaves that have none. Most updates never
-            ask for them one by one.
+        read_probes: Gives the probe vectors, float32 or float64, those of a leaf's shards joined in their order, and
+            None for leaves that have none. Most updates never ask for them one by one.
         holds_nan: Whether a probe holds NaN.
     """
 
@@ -188,5 +199,5 @@ def element_bytes(array: NDArray[Any], element: int) -> bytes:
 
 def _describe(leaf: LeafSpec, known_as: str | None = None) -> str:
     name = f"{leaf.name} " if known_as is not None and leaf.name != known_as else ""
-    sharding = "" if leaf.sharding is None else f" sharded {leaf.sharding}"
+    sharding = "" if leaf.sharding is None else f" in shards of {list(leaf.sharding)}"
     return f"{name}{leaf.dtype}{list(leaf.shape)}{sharding}"

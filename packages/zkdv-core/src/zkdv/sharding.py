@@ -1,0 +1,66 @@
+"""Leaves that are spread over devices: their shards, and their digests from whole arrays.
+
+The schema record gives a leaf's `sharding` as the extent of a shard in every dimension; the last shard along one may be
+shorter. Shards are counted in C order. See "Sharded leaves" on the protocol's page about commitments.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zkdv import _native
+
+__all__ = ["leaf_digest", "shard_arrays", "shard_digests"]
+
+
+def leaf_digest(array: NDArray[Any], sharding: Sequence[int] | None = None) -> bytes:
+    """The committed digest of a leaf, from the whole array.
+
+    Args:
+        array: The leaf, any shape and dtype.
+        sharding: The leaf's `sharding` in the schema record, one extent for each dimension; None where it has none.
+
+    Returns:
+        32 bytes.
+
+    Raises:
+        ValueError: The extents do not cut an array of this shape into 2 to 65,536 shards.
+
+    Example:
+        >>> leaf_digest(np.arange(8.0), [4]) == leaf_digest(np.arange(8.0))
+        False
+    """
+    if sharding is None:
+        return _native.leaf_digest(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    return _native.sharded_leaf_digest(array.shape, sharding, shard_digests(array, sharding))
+
+
+def shard_digests(array: NDArray[Any], sharding: Sequence[int]) -> list[bytes]:
+    """The plain digests of a leaf's shards, 32 bytes each, in the order of the shards.
+
+    Args:
+        array: The whole leaf.
+        sharding: The extent of a shard in every dimension.
+
+    Raises:
+        ValueError: The extents do not cut an array of this shape into 2 to 65,536 shards.
+    """
+    return [leaf_digest(shard) for shard in shard_arrays(array, sharding)]
+
+
+def shard_arrays(array: NDArray[Any], sharding: Sequence[int]) -> list[NDArray[Any]]:
+    """The shards of a leaf as views of it, in their order.
+
+    Args:
+        array: The whole leaf.
+        sharding: The extent of a shard in every dimension.
+
+    Raises:
+        ValueError: The extents do not cut an array of this shape into 2 to 65,536 shards.
+    """
+    return [
+        array[tuple(slice(start, stop) for start, stop in ranges)]
+        for ranges in _native.sharding_ranges(array.shape, sharding)
+    ]
