@@ -6,4 +6,18 @@ from zkdv.hooks import Declarations, hookimpl
 @hookimpl
 def zkdv_optimizers() -> Declarations:
     """The functional forms of the optimizers in `torch.optim`, by the name of the class."""
-    return {}
+    return {
+        "torch.optim.Adafactor": "zkdv.torch.optimizers._adafactor:ADAFACTOR",
+        "torch.optim.Muon": "zkdv.torch.optimizers._muon:MUON",
+        "torch.optim.adadelta.Adadelta": "zkdv.torch.optimizers._gradient_descent:ADADELTA",
+        "torch.optim.adagrad.Adagrad": "zkdv.torch.optimizers._gradient_descent:ADAGRAD",
+        "torch.optim.adam.Adam": "zkdv.torch.optimizers._adam:ADAM",
+        "torch.optim.adamax.Adamax": "zkdv.torch.optimizers._adam:ADAMAX",
+        "torch.optim.adamw.AdamW": "zkdv.torch.optimizers._adam:ADAMW",
+        "torch.optim.asgd.ASGD": "zkdv.torch.optimizers._asgd:ASGD",
+        "torch.optim.nadam.NAdam": "zkdv.torch.optimizers._adam:NADAM",
+        "torch.optim.radam.RAdam": "zkdv.torch.optimizers._radam:RADAM",
+        "torch.optim.rmsprop.RMSprop": "zkdv.torch.optimizers._gradient_descent:RMSPROP",
+        "torch.optim.rprop.Rprop": "zkdv.torch.optimizers._gradient_descent:RPROP",
+        "torch.optim.sgd.SGD": "zkdv.torch.optimizers._gradient_descent:SGD",
+    }

@@ -1,25 +1,21 @@
-"""How the step of an optimizer class is written for lowering."""
+"""What an optimizer class is to an exported program: an initial state and a step."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import torch
+from torch import Tensor
 
-__all__ = ["FunctionalOptimizer", "FunctionalStep"]
+__all__ = ["FunctionalOptimizer", "Group", "State", "Step"]
 
 Group: TypeAlias = Mapping[str, Any]
-State: TypeAlias = dict[str, Any]
+"""The entries of a parameter group by name, `params` left out."""
 
-FunctionalStep: TypeAlias = Callable[
-    [Group, Sequence[torch.Tensor], Sequence[torch.Tensor | None], Sequence[State], Sequence[bool]], None
-]
-"""One step of one parameter group, `step(group, params, grads, states, fresh)`; see `FunctionalOptimizer`."""
+State: TypeAlias = dict[str, Tensor]
+"""What the optimizer holds for one parameter, by the names of its `state_dict()`."""
 
-
-def _no_state(group: Group, param: torch.Tensor) -> dict[str, torch.Tensor]:
-    del group, param
-    return {}
+Step: TypeAlias = Callable[[Group, list[Tensor], list[Tensor], list[State]], tuple[list[Tensor], list[State]]]
+"""The step of one parameter group: `(group, params, grads, states) -> (params, states)`."""
 
 
 def _never(group: Group) -> bool:
@@ -27,22 +23,32 @@ def _never(group: Group) -> bool:
     return False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FunctionalOptimizer:
-    """How the step of one optimizer class is lowered into an exported program: bit for bit what the class does.
+    """An optimizer class as two functions of values, which must compute bit for bit what the class does.
+
+    The pair is the one of optax, with Torch's names: what the optimizer starts from, and what a step makes of it.
 
     Attributes:
-        step: Called once for each parameter group, while the attested function is traced, without gradients. It updates
-            `params[i]` and the tensors of `states[i]` in place. `group` is the group's hyperparameters: floats that are
-            inputs of the program are `torch.SymFloat`, tensors are traced, everything else is a constant of the
-            program. `grads[i]` is None where the parameter has no gradient. `fresh[i]` says whether the live optimizer
-            holds no state for the parameter yet, where `first_step_differs`; else it is False.
-        initial_state: Called with a group and one of its parameters, outside of the trace; returns the state that the
-            class makes just before its first step. It stands for what the live optimizer has not made yet.
-        first_step_differs: Whether, with a group's hyperparameters, a parameter's first step computes something else
-            than a step from the initial state; it is then lowered into a program of its own.
+        initial_state: `(group, param) -> state`: what the class holds for a parameter just before that
+            parameter's first step. Called outside of a trace, with the entries of the live group.
+        step: `(group, params, grads, states) -> (params, states)`: one step of one parameter group, of its parameters
+            that have a gradient. All three lists have the same order. `params` and `states` are copies: they may be
+            updated in place and returned; `grads` must be left as they are. Returned tensors keep shape and dtype. The
+            function is run with fake tensors to trace it, so it may not branch on values; numbers among the inputs are
+            then `torch.SymFloat`, which take part in arithmetic like floats.
+        inputs: Entries of the group that are inputs of the program, for a scheduler may change them: `"lr"`, and
+            `"betas.0"` for the first element of `betas`. What is named nowhere is a constant of the program. Default:
+            the learning rate.
+        switches: Further inputs, never negative, whose zero leaves a term out, so that the step may branch on
+            `group["weight_decay"] != 0`: zero is a constant of the program, and anything else a positive input.
+            Default: none.
+        first_step_differs: Whether, with a group's entries, a parameter's first step is another computation than a
+            step from `initial_state`. Then each state has a further leaf `started`, 0-d bool, False for that step.
     """
 
-    step: FunctionalStep
-    initial_state: Callable[[Group, torch.Tensor], Mapping[str, torch.Tensor]] = _no_state
+    initial_state: Callable[[Group, Tensor], State]
+    step: Step
+    inputs: tuple[str, ...] = ("lr",)
+    switches: tuple[str, ...] = ()
     first_step_differs: Callable[[Group], bool] = _never
