@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from zkdv_reference.blake3 import derive, digest, xof
 from zkdv_reference.trees import open_leaf, root, u64
 
-MODULUS = 2**127 - 1
+MODULUS = 2**61 - 1
 SMALLEST_BASE = 2**32
-BLOCK_NUMBERS = 64
+BLOCK_NUMBERS = 128
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,13 @@ class Batch:
         """Every different window hash plus one in ascending order, between the sentinels."""
         starts = range(self.width - self.rolling_window + 1)
         windows = (row[start : start + self.rolling_window] for row in self.rows for start in starts)
-        return [0, *sorted({rolling_hash(window, self.base) + 1 for window in windows}), 2**128 - 1]
+        return [0, *sorted({rolling_hash(window, self.base) + 1 for window in windows}), 2**64 - 1]
 
     def window_leaves(self) -> list[bytes]:
         """The data of the leaves of the tree of windows: blocks of the list of numbers."""
         numbers = self.numbers()
         blocks = (numbers[start : start + BLOCK_NUMBERS] for start in range(0, len(numbers), BLOCK_NUMBERS))
-        return [b"".join(number.to_bytes(16, "little") for number in block) for block in blocks]
+        return [b"".join(number.to_bytes(8, "little") for number in block) for block in blocks]
 
     def window_count(self) -> int:
         """How many different windows there are."""
@@ -73,13 +73,13 @@ def row_bytes(row: Sequence[int]) -> bytes:
 
 def rolling_base(root_digest: bytes) -> int:
     """The base that follows from the digest of the root record."""
-    length = 16
+    length = 8
     while True:
         stream = xof("zkdv 1 rolling base", root_digest, length)
-        base = int.from_bytes(stream[-16:], "little") % 2**127
+        base = int.from_bytes(stream[-8:], "little") % 2**61
         if SMALLEST_BASE <= base < MODULUS:
             return base
-        length += 16
+        length += 8
 
 
 def rolling_hash(window: Sequence[int], base: int) -> int:

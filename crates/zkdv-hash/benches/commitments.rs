@@ -99,11 +99,11 @@ fn batch(what: &str, words: &[u32], rows: usize, width: usize, window: usize) {
     let name = format!("batch commitment, {rows} x {width}, windows of {window}, {what}");
     let windows = rows * (width + 1 - window);
     run(&name, || {
-        let numbers: Vec<u128> = noise(windows * 16)
+        let numbers: Vec<u64> = noise(windows * 8)
             .as_chunks()
             .0
             .iter()
-            .map(|number| u128::from_le_bytes(*number))
+            .map(|number| u64::from_le_bytes(*number))
             .collect();
         let sort = || {
             let mut numbers = numbers.clone();

@@ -124,10 +124,10 @@ pub enum HashError {
     #[error("a window with this hash is in the batch, so its absence cannot be opened")]
     WindowPresent,
     /// A number that is no base of the rolling hash.
-    #[error("a rolling base is at least 2^32 and below 2^127 - 1, {value} is not")]
+    #[error("a rolling base is at least 2^32 and below 2^61 - 1, {value} is not")]
     RollingBase {
         /// The number as given.
-        value: u128,
+        value: u64,
     },
     /// An index beyond the end.
     #[error("there is no {what} {index}, there are {count}")]

@@ -1,6 +1,6 @@
 //! The rolling hash that locates windows of a batch.
 //!
-//! A window `w_0 … w_{k-1}` of words has the hash `w_0·b^(k-1) + … + w_{k-1}` modulo `p = 2^127 - 1` (Karp and Rabin,
+//! A window `w_0 … w_{k-1}` of words has the hash `w_0·b^(k-1) + … + w_{k-1}` modulo `p = 2^61 - 1` (Karp and Rabin,
 //! "Efficient randomized pattern-matching algorithms", 1987). The base `b` follows from the root record and is public:
 //! colliding windows can be computed, so the hash only locates, and never stands for the window's bytes.
 
@@ -17,10 +17,13 @@ use crate::derive::Context;
 use crate::{Digest, HashError};
 
 /// The modulus, a Mersenne prime.
-pub const MODULUS: u128 = (1 << 127) - 1;
+pub const MODULUS: u64 = (1 << 61) - 1;
+
+/// Bits of the modulus.
+const MODULUS_BITS: u32 = 61;
 
 /// The smallest base: no word reaches it, so words are digits of a number in this base.
-const SMALLEST_BASE: u128 = 1 << 32;
+const SMALLEST_BASE: u64 = 1 << 32;
 
 /// Rows that are rolled along together.
 const INTERLEAVED: usize = 4;
@@ -30,7 +33,7 @@ const WINDOWS_OF_A_TASK: usize = 8192;
 
 /// The base of a run's rolling hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Base(u128);
+pub struct Base(u64);
 
 impl Base {
     /// The base that follows from the digest of a run's root record.
@@ -38,10 +41,10 @@ impl Base {
         static CONTEXT: LazyLock<Context> = LazyLock::new(|| Context::new("zkdv 1 rolling base"));
         let mut stream = CONTEXT.hasher().update(root.as_bytes()).finalize_xof();
         loop {
-            let mut bytes = [0; 16];
+            let mut bytes = [0; 8];
             stream.fill(&mut bytes);
-            // All but one in about 2^95 candidates are accepted.
-            if let Ok(base) = Self::from_value(u128::from_le_bytes(bytes) & MODULUS) {
+            // All but one in about 2^29 candidates are accepted.
+            if let Ok(base) = Self::from_value(u64::from_le_bytes(bytes) & MODULUS) {
                 return base;
             }
         }
@@ -51,7 +54,7 @@ impl Base {
     ///
     /// # Errors
     /// [`HashError::RollingBase`] below 2^32 and from the modulus on.
-    pub const fn from_value(value: u128) -> Result<Self, HashError> {
+    pub const fn from_value(value: u64) -> Result<Self, HashError> {
         if value >= SMALLEST_BASE && value < MODULUS {
             Ok(Self(value))
         } else {
@@ -60,22 +63,22 @@ impl Base {
     }
 
     /// The number.
-    pub const fn value(self) -> u128 {
+    pub const fn value(self) -> u64 {
         self.0
     }
 }
 
 /// The hash of one window, of any length.
-pub fn hash_window(words: &[u32], base: &Base) -> u128 {
+pub fn hash_window(words: &[u32], base: &Base) -> u64 {
     canonical(start(words, base.0))
 }
 
 /// Hashes of all windows of a fixed length, each from the one before.
 #[derive(Clone, Copy, Debug)]
 pub struct Roller {
-    base: u128,
+    base: u64,
     /// `p - base^window`: what a word weighs that leaves, once the base was multiplied in.
-    leaving: u128,
+    leaving: u64,
     window: usize,
 }
 
@@ -101,7 +104,7 @@ impl Roller {
     }
 
     /// The hashes of the windows of `row`, in order.
-    pub fn hashes<'a>(&self, row: &'a [u32]) -> impl Iterator<Item = u128> + use<'a> {
+    pub fn hashes<'a>(&self, row: &'a [u32]) -> impl Iterator<Item = u64> + use<'a> {
         let Self { base, leaving, window } = *self;
         let first = row.get(..window).map(|words| start(words, base));
         let mut pairs = row.iter().zip(row.get(window..).unwrap_or_default());
@@ -114,7 +117,7 @@ impl Roller {
 
     /// Writes the hashes plus one of the windows of all rows of this width, [`windows_in`](Self::windows_in) of each, in
     /// order.
-    pub(crate) fn fill_successors(&self, words: &[u32], width: usize, hashes: &mut [u128]) {
+    pub(crate) fn fill_successors(&self, words: &[u32], width: usize, hashes: &mut [u64]) {
         let per_row = self.windows_in(width);
         if per_row == 0 {
             return;
@@ -146,7 +149,7 @@ impl Roller {
     }
 
     /// Writes the hashes plus one of a row, which is cut into parts where it is long.
-    fn fill_row(&self, row: &[u32], hashes: &mut [u128]) {
+    fn fill_row(&self, row: &[u32], hashes: &mut [u64]) {
         if hashes.len() < INTERLEAVED * self.window {
             for (out, hash) in hashes.iter_mut().zip(self.hashes(row)) {
                 *out = hash + 1;
@@ -171,7 +174,7 @@ impl Roller {
 struct Interleaved<'a> {
     roller: Roller,
     rows: [&'a [u32]; INTERLEAVED],
-    hashes: &'a mut [u128],
+    hashes: &'a mut [u64],
 }
 
 impl NullaryFnOnce for Interleaved<'_> {
@@ -182,7 +185,7 @@ impl NullaryFnOnce for Interleaved<'_> {
         let Roller { base, leaving, window } = self.roller;
         let per_row = self.hashes.len() / INTERLEAVED;
         let mut outs = self.hashes.chunks_exact_mut(per_row);
-        let mut outs: [&mut [u128]; INTERLEAVED] = std::array::from_fn(|_| outs.next().unwrap_or_default());
+        let mut outs: [&mut [u64]; INTERLEAVED] = std::array::from_fn(|_| outs.next().unwrap_or_default());
         let rows = self.rows.map(|row| &row[..per_row + window - 1]);
         let mut hashes = rows.map(|row| start(&row[..window - 1], base));
         for index in 0..per_row {
@@ -198,57 +201,42 @@ impl NullaryFnOnce for Interleaved<'_> {
     }
 }
 
-/// The hash of a window as a number up to 2^127.
-fn start(window: &[u32], base: u128) -> u128 {
+/// The hash of a window as a number up to 2^61.
+fn start(window: &[u32], base: u64) -> u64 {
     window.iter().fold(0, |hash, &word| step(hash, base, 0, 0, word))
 }
 
-/// A number up to 2^127 congruent to `hash * base + leaving * out + word`, for `hash` up to 2^127, and `base` and `leaving`
+/// A number up to 2^61 congruent to `hash * base + leaving * out + word`, for `hash` up to 2^61, and `base` and `leaving`
 /// below it.
 #[inline(always)]
-fn step(hash: u128, base: u128, leaving: u128, out: u32, word: u32) -> u128 {
-    // Everything is doubled, so that the upper 128 bits are those that count multiples of 2^127, which is congruent to 1.
-    let (base, leaving, word) = (base << 1, leaving << 1, u128::from(word) << 1);
-    let out = u128::from(out);
-    // The product of hash and base, by halves. No sum can overflow, as the upper half of the hash is at most 2^63.
-    let low = lower(hash) * lower(base);
-    let middle = upper(hash) * lower(base) + upper(low);
-    let other_middle = lower(hash) * upper(base) + lower(middle);
-    let high = upper(hash) * upper(base) + upper(middle) + upper(other_middle);
-    // What is added to it, which has at most 161 bits.
-    let added_low = lower(leaving) * out + word;
-    let added_high = upper(leaving) * out + upper(added_low);
-    let (low, carry) = (other_middle << 64 | lower(low)).overflowing_add(added_high << 64 | lower(added_low));
-    let high = high + upper(added_high) + u128::from(carry);
-    let (sum, carry) = high.overflowing_add(low >> 1);
-    (sum & MODULUS) + (sum >> 127 | u128::from(carry) << 1)
+fn step(hash: u64, base: u64, leaving: u64, out: u32, word: u32) -> u64 {
+    // Below 2^123, as the first product is at most 2^122.
+    let sum = u128::from(hash) * u128::from(base) + u128::from(leaving) * u128::from(out) + u128::from(word);
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "the lower bits are asked for, and above 61 there are 62 at most"
+    )]
+    let (lower, upper) = (sum as u64 & MODULUS, (sum >> MODULUS_BITS) as u64);
+    // 2^61 is congruent to 1.
+    let folded = lower + upper;
+    (folded & MODULUS) + (folded >> MODULUS_BITS)
 }
 
+/// The congruent number below `p`, for values up to 2^61.
 #[inline(always)]
-fn lower(value: u128) -> u128 {
-    value & u128::from(u64::MAX)
-}
-
-#[inline(always)]
-fn upper(value: u128) -> u128 {
-    value >> 64
-}
-
-/// The congruent number below `p`, for values up to 2^127.
-#[inline(always)]
-fn canonical(value: u128) -> u128 {
+fn canonical(value: u64) -> u64 {
     if value >= MODULUS { value - MODULUS } else { value }
 }
 
-/// One more than the congruent number below `p`, for values up to 2^127.
+/// One more than the congruent number below `p`, for values up to 2^61.
 #[inline(always)]
-fn successor(value: u128) -> u128 {
+fn successor(value: u64) -> u64 {
     let next = value + 1;
-    (next & MODULUS) + (next >> 127)
+    (next & MODULUS) + (next >> MODULUS_BITS)
 }
 
-/// A number up to 2^127 congruent to `base^exponent`.
-fn power(base: u128, exponent: usize) -> u128 {
+/// A number up to 2^61 congruent to `base^exponent`.
+fn power(base: u64, exponent: usize) -> u64 {
     let (mut square, mut power, mut exponent) = (base, 1, exponent);
     while exponent > 0 {
         if exponent % 2 == 1 {

@@ -74,23 +74,23 @@ fn hashes_in_few_buckets() {
         let base = Base::from_value(base).unwrap();
         for rows in [7, 200] {
             let words = noise(rows * 400);
-            check_with(&base, "few buckets", &words, rows, 400, window);
-            check_with(&base, "equal words", &vec![u32::MAX; rows * 400], rows, 400, window);
+            check_with(base, "few buckets", &words, rows, 400, window);
+            check_with(base, "equal words", &vec![u32::MAX; rows * 400], rows, 400, window);
         }
     }
 }
 
 fn check(what: &str, words: &[u32], rows: usize, width: usize, window: usize) {
-    check_with(&Base::from_root(&Digest::ZERO), what, words, rows, width, window);
+    check_with(Base::from_root(&Digest::ZERO), what, words, rows, width, window);
 }
 
-fn check_with(base: &Base, what: &str, words: &[u32], rows: usize, width: usize, window: usize) {
+fn check_with(base: Base, what: &str, words: &[u32], rows: usize, width: usize, window: usize) {
     let matrix = Matrix::new(words, rows, width).unwrap();
-    let found = batch::commit(&matrix, window, base).unwrap();
+    let found = batch::commit(&matrix, window, &base).unwrap();
     let rows_of_words = || (0..rows).map(|row| &words[row * width..][..width]);
-    let mut numbers: Vec<u128> = rows_of_words()
-        .flat_map(|row| row.windows(window).map(|window| hash_window(window, base) + 1))
-        .chain([0, u128::MAX])
+    let mut numbers: Vec<u64> = rows_of_words()
+        .flat_map(|row| row.windows(window).map(|window| hash_window(window, &base) + 1))
+        .chain([0, u64::MAX])
         .collect();
     numbers.sort_unstable();
     numbers.dedup();
@@ -116,7 +116,7 @@ fn check_with(base: &Base, what: &str, words: &[u32], rows: usize, width: usize,
     for threads in [1, 3] {
         let pool = ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         assert_eq!(
-            pool.install(|| batch::commit(&matrix, window, base)).unwrap(),
+            pool.install(|| batch::commit(&matrix, window, &base)).unwrap(),
             found,
             "{context}"
         );

@@ -116,7 +116,7 @@ impl BatchCommitment {
     }
 
     #[getter]
-    fn base(&self) -> u128 {
+    fn base(&self) -> u64 {
         self.base.value()
     }
 
@@ -311,8 +311,8 @@ fn row_opening(row: &Bound<'_, PyAny>, data: &Bound<'_, PyAny>, path: &Bound<'_,
 
 fn rolling_base(object: &Bound<'_, PyAny>) -> PyResult<Base> {
     let value = object
-        .extract::<u128>()
-        .map_err(|_| PyValueError::new_err("base must be an integer from 2^32 to 2^127-2, as rolling_base gives it"))?;
+        .extract::<u64>()
+        .map_err(|_| PyValueError::new_err("base must be an integer from 2^32 to 2^61-2, as rolling_base gives it"))?;
     Base::from_value(value).map_err(hash_error)
 }
 

@@ -148,7 +148,7 @@ pub(crate) fn chunk_verify(
 }
 
 #[pyfunction]
-pub(crate) fn rolling_base(root_digest: &Bound<'_, PyAny>) -> PyResult<u128> {
+pub(crate) fn rolling_base(root_digest: &Bound<'_, PyAny>) -> PyResult<u64> {
     Ok(Base::from_root(&argument::digest(root_digest, "root_digest")?).value())
 }
 

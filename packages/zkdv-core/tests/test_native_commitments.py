@@ -215,7 +215,7 @@ def test_batches_of_other_kinds_are_refused():
         _native.batch_commit(words.T, 2, base)
     with pytest.raises(ValueError, match="at least one word"):
         _native.batch_commit(words, 0, base)
-    for wrong in (0, 2**32 - 1, 2**127 - 1, 2**128, -1):
+    for wrong in (0, 2**32 - 1, 2**61 - 1, 2**64, -1):
         with pytest.raises(ValueError, match="base"):
             _native.batch_commit(words, 2, wrong)
     with pytest.raises(ValueError, match=r"words have shape \(4, 3\), the committed batch has \(3, 4\)"):

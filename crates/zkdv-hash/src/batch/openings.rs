@@ -31,7 +31,7 @@ pub struct WindowOpening {
 pub struct BlockOpening {
     /// Index of the block.
     pub block: u64,
-    /// The numbers of the block as 16-byte little-endian numbers.
+    /// The numbers of the block as 8-byte little-endian numbers.
     pub bytes: Vec<u8>,
     /// Siblings in the tree of blocks.
     pub path: Vec<Digest>,
@@ -177,7 +177,7 @@ pub fn verify_absent(
 }
 
 /// The numbers of a block that stands in the batch's list.
-fn block_numbers(batch: &BatchCommitment, opening: &BlockOpening) -> Option<Vec<u128>> {
+fn block_numbers(batch: &BatchCommitment, opening: &BlockOpening) -> Option<Vec<u64>> {
     const NUMBERS: u64 = BLOCK_NUMBERS as u64;
     let BlockOpening { block, bytes, path } = opening;
     let numbers = batch.window_count.checked_add(2)?;
@@ -187,6 +187,6 @@ fn block_numbers(batch: &BatchCommitment, opening: &BlockOpening) -> Option<Vec<
         let blocks = numbers.div_ceil(NUMBERS);
         tree::verify(TreeKind::BatchWindows, &batch.window_root, blocks, *block, bytes, path)
     };
-    let numbers = bytes.as_chunks().0.iter().map(|number| u128::from_le_bytes(*number));
+    let numbers = bytes.as_chunks().0.iter().map(|number| u64::from_le_bytes(*number));
     (is_whole && stands()).then(|| numbers.collect())
 }

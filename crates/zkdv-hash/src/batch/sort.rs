@@ -1,4 +1,4 @@
-//! Sorting of window hashes, which are spread evenly over the numbers below 2^127 unless somebody chose the words.
+//! Sorting of window hashes, which are spread evenly over the numbers below 2^61 unless somebody chose the words.
 //!
 //! Numbers are put into buckets by their upper bits, more buckets than numbers, and what is left to do is to exchange
 //! neighbours here and there. Words that repeat, or that were chosen so that hashes share their upper bits, make large
@@ -16,7 +16,7 @@ const SMALL_BUCKET: usize = 24;
 /// Sorts numbers between the first one, which is the lowest, and the last one, the highest; drops all repetitions.
 ///
 /// The numbers between are below `2^bits`. What was in `spare` is lost.
-pub(super) fn sort_between(numbers: &mut Vec<u128>, spare: &mut Vec<u128>, bits: u32) {
+pub(super) fn sort_between(numbers: &mut Vec<u64>, spare: &mut Vec<u64>, bits: u32) {
     spare.resize(numbers.len(), 0);
     let ([lowest, inside @ .., highest], [_, spare_inside @ .., _]) = (numbers.as_mut_slice(), spare.as_mut_slice())
     else {
@@ -37,7 +37,7 @@ pub(super) fn sort_between(numbers: &mut Vec<u128>, spare: &mut Vec<u128>, bits:
 
 /// Sorts many numbers in place and gives how many there are without repetitions; what is in `spare`, which is as long, is
 /// lost.
-fn sort_in_parts(numbers: &mut [u128], spare: &mut [u128], bits: u32) -> usize {
+fn sort_in_parts(numbers: &mut [u64], spare: &mut [u64], bits: u32) -> usize {
     if u32::try_from(numbers.len()).is_err() {
         numbers.par_sort_unstable();
         return drop_repeats(numbers);
@@ -69,7 +69,7 @@ fn sort_in_parts(numbers: &mut [u128], spare: &mut [u128], bits: u32) -> usize {
 
 /// Writes the numbers, which are alike above their lower `bits`, in order and without repetitions to the start of
 /// `sorted`, which is as long, and gives how many there are.
-fn sort_part(numbers: &mut [u128], sorted: &mut [u128], bits: u32) -> usize {
+fn sort_part(numbers: &mut [u64], sorted: &mut [u64], bits: u32) -> usize {
     // Padding and empty parts of images give runs of equal windows.
     let kept = drop_repeats(numbers);
     let (numbers, sorted) = (&numbers[..kept], &mut sorted[..kept]);
@@ -88,7 +88,7 @@ fn sort_part(numbers: &mut [u128], sorted: &mut [u128], bits: u32) -> usize {
 }
 
 /// Sorts a bucket that is not small.
-fn sort_large(bucket: &mut [u128]) {
+fn sort_large(bucket: &mut [u64]) {
     if bucket.len() > PART_NUMBERS {
         bucket.par_sort_unstable();
     } else if bucket.len() > SMALL_BUCKET {
@@ -97,7 +97,7 @@ fn sort_large(bucket: &mut [u128]) {
 }
 
 /// Sorts by insertion: in linear time where numbers are not more than a few places from where they belong.
-fn insert_in_order(numbers: &mut [u128]) {
+fn insert_in_order(numbers: &mut [u64]) {
     for index in 1..numbers.len() {
         let number = numbers[index];
         let mut place = index;
@@ -110,7 +110,7 @@ fn insert_in_order(numbers: &mut [u128]) {
 }
 
 /// Drops numbers that are equal to the one before, and gives how many are left.
-fn drop_repeats(numbers: &mut [u128]) -> usize {
+fn drop_repeats(numbers: &mut [u64]) -> usize {
     let Some(&first) = numbers.first() else { return 0 };
     let (mut kept, mut last) = (1, first);
     // Without branches, which data would make unpredictable.
@@ -124,9 +124,10 @@ fn drop_repeats(numbers: &mut [u128]) -> usize {
 }
 
 /// Writes the numbers to `buckets` by the upper `bucket_bits` of their lower `bits`, and gives the end of each bucket.
-fn put_into_buckets(numbers: &[u128], buckets: &mut [u128], bits: u32, bucket_bits: u32) -> Vec<u32> {
+fn put_into_buckets(numbers: &[u64], buckets: &mut [u64], bits: u32, bucket_bits: u32) -> Vec<u32> {
     let mask = (1 << bucket_bits) - 1;
-    let bucket_of = |number: u128| (number >> (bits - bucket_bits)) as usize & mask;
+    #[expect(clippy::cast_possible_truncation, reason = "the lower bits are what is asked for")]
+    let bucket_of = |number: u64| (number >> (bits - bucket_bits)) as usize & mask;
     let mut places = vec![0; mask + 1];
     for &number in numbers {
         places[bucket_of(number)] += 1;
@@ -149,20 +150,20 @@ fn put_into_buckets(numbers: &[u128], buckets: &mut [u128], bits: u32, bucket_bi
 mod tests {
     use super::*;
 
-    const BITS: u32 = 127;
+    const BITS: u32 = 61;
 
     /// Numbers without a pattern.
-    fn noise(count: usize) -> Vec<u128> {
-        let mut bytes = vec![0; 16 * count];
+    fn noise(count: usize) -> Vec<u64> {
+        let mut bytes = vec![0; 8 * count];
         blake3::Hasher::new_derive_key("zkdv test noise")
             .finalize_xof()
             .fill(&mut bytes);
         let numbers = bytes.as_chunks().0.iter();
-        numbers.map(|bytes| (u128::from_le_bytes(*bytes) >> 1).max(1)).collect()
+        numbers.map(|bytes| (u64::from_le_bytes(*bytes) >> 3).max(1)).collect()
     }
 
-    fn check(what: &str, inside: &[u128]) {
-        let numbers = [&[0], inside, &[u128::MAX]].concat();
+    fn check(what: &str, inside: &[u64]) {
+        let numbers = [&[0], inside, &[u64::MAX]].concat();
         let mut expected = numbers.clone();
         expected.sort_unstable();
         expected.dedup();
@@ -177,8 +178,8 @@ mod tests {
         let large = [PART_NUMBERS - 1, PART_NUMBERS, PART_NUMBERS + 1, 3 * PART_NUMBERS + 5];
         for count in counts.into_iter().chain(large) {
             let noise = noise(count);
-            let ordinal = || 0..count as u128;
-            let highest = (1u128 << BITS) - 1;
+            let ordinal = || 0..count as u64;
+            let highest = (1u64 << BITS) - 1;
             check("noise", &noise);
             check("all equal", &vec![noise.first().copied().unwrap_or(1); count]);
             check("all lowest", &vec![1; count]);
@@ -203,7 +204,7 @@ mod tests {
             );
             check(
                 "noise in one bucket",
-                &noise.iter().map(|number| (number >> 90) + 1).collect::<Vec<_>>(),
+                &noise.iter().map(|number| (number >> 45) + 1).collect::<Vec<_>>(),
             );
             check(
                 "noise in ten values",
@@ -219,7 +220,7 @@ mod tests {
             let half = half.map(|(index, number)| if index % 2 == 0 { *number } else { 1 });
             check("every other one the same", &half.collect::<Vec<_>>());
             let parts = noise.iter().enumerate();
-            let parts = parts.map(|(index, number)| number >> (index % 127));
+            let parts = parts.map(|(index, number)| number >> (index % 61));
             check("of all sizes", &parts.map(|number| number.max(1)).collect::<Vec<_>>());
         }
     }

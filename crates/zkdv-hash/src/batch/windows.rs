@@ -8,23 +8,23 @@ use crate::tree::{self, TreeKind};
 use crate::{Digest, HashError};
 
 /// Numbers in a block of the list; the last block may be shorter.
-pub const BLOCK_NUMBERS: usize = 64;
+pub const BLOCK_NUMBERS: usize = 128;
 
 /// Bits of a hash plus one.
-const HASH_BITS: u32 = 127;
+const HASH_BITS: u32 = 61;
 
 /// Bytes of a number.
-pub(super) const NUMBER_BYTES: usize = 16;
+pub(super) const NUMBER_BYTES: usize = 8;
 
 /// Bytes of memory that are kept for the next list. A list of a batch of usual size costs as much again where the
 /// operating system has to clear memory for it each time.
 const KEPT_BYTES: usize = 32 << 20;
 
-/// Every different window hash plus one, in ascending order between the sentinels 0 and 2^128 - 1.
+/// Every different window hash plus one, in ascending order between the sentinels 0 and 2^64 - 1.
 pub(super) struct SortedList {
-    numbers: Vec<u128>,
+    numbers: Vec<u64>,
     /// Room to sort in.
-    spare: Vec<u128>,
+    spare: Vec<u64>,
 }
 
 /// The memory of a list that is no longer needed.
@@ -42,7 +42,7 @@ impl SortedList {
         list.numbers
             .resize(matrix.rows * roller.windows_in(matrix.width) + 2, 0);
         if let [lowest, inside @ .., highest] = list.numbers.as_mut_slice() {
-            (*lowest, *highest) = (0, u128::MAX);
+            (*lowest, *highest) = (0, u64::MAX);
             roller.fill_successors(matrix.words, matrix.width, inside);
         }
         sort::sort_between(&mut list.numbers, &mut list.spare, HASH_BITS);
@@ -70,7 +70,7 @@ impl SortedList {
     }
 
     /// Where the number stands, or would stand.
-    pub(super) fn find(&self, number: u128) -> Result<usize, usize> {
+    pub(super) fn find(&self, number: u64) -> Result<usize, usize> {
         self.numbers.binary_search(&number)
     }
 

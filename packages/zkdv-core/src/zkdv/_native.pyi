@@ -117,7 +117,7 @@ def chunk_verify(digest: bytes, length: int, chunk: int, data: bytes, chain: Seq
     """Whether `data` is chunk number `chunk` of a leaf of `length` bytes with this plain digest."""
 
 def rolling_base(root_digest: bytes) -> int:
-    """The base of a run's rolling hash, from the digest of its root record: at least 2^32, below 2^127 - 1."""
+    """The base of a run's rolling hash, from the digest of its root record: at least 2^32, below 2^61 - 1."""
 
 def batch_commit(words: NDArray[np.uint32], rolling_window: int, base: int) -> BatchCommitment:
     """Commits to a batch (scheme `zkdv-batch-1`).
