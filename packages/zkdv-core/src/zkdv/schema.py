@@ -33,12 +33,14 @@ class LeafSpec:
         shape: Shape.
         sharding: The extent of a shard in each dimension, where the leaf is cut into shards that lie on several
             devices; None where it is whole, on one device or on each.
+        aliases: Other names of the same array, where it is tied.
     """
 
     name: str
     dtype: str
     shape: tuple[int, ...]
     sharding: tuple[int, ...] | None = None
+    aliases: tuple[str, ...] = ()
 
     @property
     def size(self) -> int:
@@ -58,6 +60,8 @@ class LeafSpec:
     def record(self) -> dict[str, Any]:
         """Return the leaf as it stands in the schema record."""
         record: dict[str, Any] = {"name": self.name, "dtype": self.dtype, "shape": list(self.shape)}
+        if self.aliases:
+            record["aliases"] = list(self.aliases)
         if self.sharding is not None:
             record["sharding"] = list(self.sharding)
         return record
@@ -200,4 +204,5 @@ def element_bytes(array: NDArray[Any], element: int) -> bytes:
 def _describe(leaf: LeafSpec, known_as: str | None = None) -> str:
     name = f"{leaf.name} " if known_as is not None and leaf.name != known_as else ""
     sharding = "" if leaf.sharding is None else f" in shards of {list(leaf.sharding)}"
-    return f"{name}{leaf.dtype}{list(leaf.shape)}{sharding}"
+    aliases = f" also named {', '.join(leaf.aliases)}" if leaf.aliases else ""
+    return f"{name}{leaf.dtype}{list(leaf.shape)}{sharding}{aliases}"

@@ -1,0 +1,130 @@
+"""The Torch side of `zkdv.pipeline`: commitments, copies and replays of tensors that training updates in place."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from zkdv import _native
+from zkdv.errors import ZKDVError
+from zkdv.pipeline import PendingUpdate, Pipeline
+from zkdv.schema import TREES, Due, LeafEvidence, Schema, TreeName
+from zkdv.submission import Program
+from zkdv.torch._leaves import HeldLeaf, host_array, numpy_dtype, tensor_of, torch_dtype
+from zkdv.torch._program_export import SealedUpdate
+
+__all__ = ["TorchPipeline"]
+
+
+@dataclass
+class TorchPipeline(Pipeline):
+    """Commits and checks updates whose state leaves are tensors.
+
+    Leaves of the running state are `HeldLeaf`s, those of snapshots and replays tensors that nothing else writes to.
+    """
+
+    _signs: list[NDArray[np.uint32]] = field(default_factory=list)
+
+    def declare(self, schema: Schema) -> None:
+        """Set the schema at the first update, and prepare the probes of its leaves."""
+        super().declare(schema)
+        if not self._signs:
+            for number, tree in enumerate(TREES):
+                for index, leaf in enumerate(schema.tree(tree)):
+                    self._signs.append(self._leaf_signs(0 if number == 0 else 1, index, leaf.shape, leaf.dtype))
+
+    def copy_state(self, state: Sequence[Any]) -> Sequence[Any]:
+        """Copy state leaves, in C order."""
+        return [leaf.tensor.detach().clone(memory_format=torch.contiguous_format) for leaf in state]
+
+    def start_evidence(self, state: Sequence[Any], due: Due) -> LeafEvidence:
+        """Commit to state leaves; done on return, so that training may write to them again."""
+        schema = self._schema()
+        digests: dict[TreeName, list[bytes]] = {}
+        probe_digests: dict[TreeName, list[bytes]] = {}
+        probes: dict[TreeName, list[NDArray[np.float32] | NDArray[np.float64] | None]] = {}
+        start = 0
+        for tree in TREES:
+            leaves = schema.tree(tree)
+            if tree in due.trees:
+                parts = [
+                    _native.commit_leaf(_host(leaf), spec.dtype, spec.shape, self.core.probe_ratio, signs)
+                    for leaf, spec, signs in zip(
+                        state[start : start + len(leaves)],
+                        leaves,
+                        self._signs[start : start + len(leaves)],
+                        strict=True,
+                    )
+                ]
+                digests[tree] = [digest for digest, _ in parts]
+                probes[tree] = [probe for _, probe in parts]
+                probe_digests[tree] = [_native.leaf_digest(b"" if probe is None else probe) for _, probe in parts]
+            start += len(leaves)
+        return LeafEvidence(
+            digests=digests,
+            probe_digests=probe_digests,
+            read_probes=lambda: probes,
+            holds_nan=any(
+                probe is not None and bool(np.isnan(probe).any()) for held in probes.values() for probe in held
+            ),
+        )
+
+    def read_evidence(self, results: Any, due: Due) -> LeafEvidence:
+        """Return the results of a commitment, which is done."""
+        del due
+        if not isinstance(results, LeafEvidence):
+            raise ZKDVError("the evidence of an update was not made by this frontend")
+        return results
+
+    def read_leaf(self, leaf: Any) -> NDArray[Any] | None:
+        """Return a host copy of one leaf, or None where it was written to since."""
+        if not isinstance(leaf, HeldLeaf):
+            return np.array(host_array(leaf))
+        if leaf.is_deleted():
+            return None
+        array = np.array(host_array(leaf.tensor))
+        # Whoever wrote to it while it was copied has moved its counter.
+        return None if leaf.is_deleted() else array
+
+    def replay(self, update: PendingUpdate, state: Sequence[Any]) -> Sequence[Any]:
+        """Run an update's sealed program on the state before it and return the state leaves after it."""
+        sealed = update.submission.program.sealed.result()
+        if not isinstance(sealed, SealedUpdate):
+            raise ZKDVError(f"the program of update {update.index} was not sealed by this frontend")
+        layout = self._schema().batch
+        arrays = layout.unpack(update.batch.result(), [numpy_dtype(leaf.dtype) for leaf in layout.leaves])
+        program = update.submission.program
+        devices = program.batch_devices if isinstance(program, TorchProgram) else ()
+        batch = [
+            tensor_of(array, torch_dtype(leaf.dtype), device)
+            for array, leaf, device in zip(arrays, layout.leaves, devices, strict=True)
+        ]
+        return list(sealed.run(*state, *batch))
+
+    def _leaf_signs(self, tree: int, index: int, shape: tuple[int, ...], dtype: str) -> NDArray[np.uint32]:
+        words = _native.probe_sign_words(shape, dtype)
+        if not words:
+            return np.empty(0, np.uint32)
+        dimension = shape[-1] * (2 if dtype.startswith("complex") else 1)
+        return _native.probe_signs(self.core.root_digest, 1 if tree else 0, index, dimension)
+
+
+@dataclass(eq=False)
+class TorchProgram(Program):
+    """A replay program of the attested function.
+
+    Attributes:
+        batch_devices: The device of each batch leaf.
+    """
+
+    batch_devices: tuple[torch.device, ...] = ()
+
+
+def _host(leaf: Any) -> NDArray[np.uint8]:
+    if isinstance(leaf, HeldLeaf):
+        return leaf.data()
+    array = host_array(leaf)
+    return array.reshape(-1).view(np.uint8) if array.size else np.empty(0, np.uint8)

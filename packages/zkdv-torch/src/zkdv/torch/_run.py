@@ -1,0 +1,249 @@
+"""What a run holds beside its transcript: the attested function, its programs, and the state that training updates."""
+
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from zkdv.batch import BatchLayout
+from zkdv.errors import ZKDVError
+from zkdv.schema import LeafSpec, Schema
+from zkdv.torch._leaves import HeldLeaf, dtype_name, host_array, layout_of, tensor_of
+from zkdv.torch._lowering import Lowering, Variant, call_arguments
+from zkdv.torch._pipeline import TorchPipeline, TorchProgram
+from zkdv.torch._program_export import seal
+from zkdv.torch._state import NamedTensor, PreparedState, StateTensors, vector_of
+from zkdv.torch._transaction import Transaction
+from zkdv.torch._trees import ArrayLeaf, Batch
+
+if TYPE_CHECKING:
+    from zkdv.submission import SealedProgram
+    from zkdv.torch._proof import ZKDV
+
+__all__ = ["Run"]
+
+CPU = torch.device("cpu")
+HYPERPARAMETERS = "hyperparameters"
+
+
+class Run:
+    """The training side of one proof.
+
+    Args:
+        proof: The proof.
+    """
+
+    def __init__(self, proof: "ZKDV") -> None:
+        self.prepared = PreparedState()
+        self.lowering: Lowering | None = None
+        self.function: Callable[..., Any] | None = None
+        self._proof = proof
+        self._transaction: Transaction | None = None
+        self._lock = threading.Lock()
+        self._programs: dict[Variant, TorchProgram] = {}
+        self._held: list[HeldLeaf] = []
+        self._signature: Any = None
+
+    @property
+    def transaction(self) -> Transaction | None:
+        """The transaction that is open."""
+        return self._transaction
+
+    def open(self, transaction: Transaction) -> None:
+        """Note that a transaction opens.
+
+        Raises:
+            ZKDVError: Another one is open, nothing was prepared, or there is no attested function.
+        """
+        if self.function is None:
+            raise ZKDVError(
+                "there is no attested function; write the update once more as a function of what was prepared and the "
+                "batch, under @proof.attest, with proof.forward and proof.backward in it"
+            )
+        if not self.prepared.modules:
+            raise ZKDVError("nothing was prepared; call model, optimizer = proof.prepare(model, optimizer) first")
+        with self._lock:
+            if self._transaction is not None:
+                raise ZKDVError(
+                    "another transaction of this proof is open; one update ends before the next one opens, and all are "
+                    "made on one thread"
+                )
+            self._transaction = transaction
+
+    def end(self, transaction: Transaction) -> None:
+        """Note that a transaction has ended."""
+        with self._lock:
+            if self._transaction is transaction:
+                self._transaction = None
+
+    def pipeline(self) -> TorchPipeline:
+        """Return the pipeline of the running proof."""
+        return self._proof.torch_pipeline
+
+    def hold(self, tensors: StateTensors) -> list[HeldLeaf]:
+        """Return what holds each tensor now; the same objects as at the last call where nothing was written since."""
+        everything = tensors.all()
+        if len(self._held) != len(everything):
+            self._held = [HeldLeaf(named.tensor) for named in everything]
+        else:
+            self._held = [held.at_this_moment(named.tensor) for held, named in zip(self._held, everything, strict=True)]
+        return self._held
+
+    def variant(self, tensors: StateTensors, batch: Batch) -> Variant:
+        """Return the constants of the program for an update that makes a step of every optimizer."""
+        modules = self.prepared.modules
+        return Variant(
+            structure=batch.structure,
+            stepped=(True,) * len(self.prepared.optimizers),
+            zero_grads=(False,) * len(tensors.parameters),
+            modes=(
+                tuple(module.training for root in modules for module in root.modules()),
+                tuple(named.tensor.requires_grad for named in tensors.parameters),
+            ),
+            layouts=(
+                *(layout_of(named.tensor) for named in tensors.all()),
+                *(layout_of(leaf) if isinstance(leaf, torch.Tensor) else None for leaf in batch.leaves),
+                None,
+            ),
+        )
+
+    def program(self, variant: Variant, tensors: StateTensors, batch: Batch) -> TorchProgram:
+        """Return the program of a variant; the first use lowers and seals it. The schema is declared first."""
+        self._declare(tensors, batch)
+        program = self._programs.get(variant)
+        if program is None:
+            program = self._seal(variant, tensors, batch)
+            self._programs[variant] = program
+        return program
+
+    def pack(self, batch: Batch, hyperparameters: NDArray[np.float64]) -> Future[NDArray[np.uint32]]:
+        """Pack batch and hyperparameters into the matrix that is committed."""
+        schema = self.pipeline().schema
+        if schema is None:
+            raise ZKDVError("a batch was packed before the schema was declared")
+        packed: Future[NDArray[np.uint32]] = Future()
+        packed.set_result(schema.batch.pack([*map(_array, batch.leaves), hyperparameters]))
+        return packed
+
+    def refuse_changed(self, tensors: StateTensors) -> None:
+        """Refuse an update that changed names, shapes or dtypes of the state."""
+        if _signature(tensors) != self._signature[0]:
+            schema = self.pipeline().schema
+            if schema is not None:
+                parameters, optimizer = _specs(tensors.parameters), _specs(tensors.optimizer)
+                self.pipeline().declare(Schema(parameters, optimizer, schema.batch))
+
+    # Pieces of the above.
+
+    def _declare(self, tensors: StateTensors, batch: Batch) -> None:
+        signature = (
+            _signature(tensors),
+            batch.names,
+            tuple((_dtype(leaf), tuple(np.shape(leaf))) for leaf in batch.leaves),
+        )
+        if signature == self._signature:
+            return
+        if self._signature is None:
+            self._refuse_unprepared_parameters(tensors)
+            _refuse_overlap(tensors.parameters)
+        layout = BatchLayout.of(
+            [*batch.names, HYPERPARAMETERS],
+            [*(_dtype(leaf, name) for leaf, name in zip(batch.leaves, batch.names, strict=True)), "float64"],
+            [*(tuple(np.shape(leaf)) for leaf in batch.leaves), (len(self.prepared.hyperparameters()),)],
+        )
+        self.pipeline().declare(Schema(_specs(tensors.parameters), _specs(tensors.optimizer), layout))
+        self._signature = signature
+
+    def _seal(self, variant: Variant, tensors: StateTensors, batch: Batch) -> TorchProgram:
+        function = self.function
+        if function is None:
+            raise ZKDVError("there is no attested function")
+        call_arguments(self.prepared, function)
+        given = self.prepared.hyperparameters()
+        arguments = [
+            *(named.tensor.detach().contiguous() for named in tensors.all()),
+            *map(_tensor, batch.leaves),
+            torch.from_numpy(vector_of(given)),
+        ]
+        self.lowering = Lowering(
+            self.prepared, function, variant=variant, tensors=tensors, batch=batch, hyperparameters=given
+        )
+        try:
+            graph = self.lowering.trace(arguments)
+        finally:
+            self.lowering = None
+        convention = "parameters, optimizer, batch, hyperparameters -> parameters, optimizer"
+        sealed: Future[SealedProgram] = Future()
+        sealed.set_result(seal(graph, arguments, f"{convention}; hyperparameters: {', '.join(given)}"))
+        devices = tuple(leaf.device if isinstance(leaf, torch.Tensor) else CPU for leaf in batch.leaves)
+        return TorchProgram(sealed, batch_devices=(*devices, CPU))
+
+    def _refuse_unprepared_parameters(self, tensors: StateTensors) -> None:
+        known = {id(named.tensor) for named in tensors.parameters}
+        for index, optimizer in enumerate(self.prepared.optimizers):
+            for position, parameter in enumerate(self.prepared.bound[index].parameters):
+                if id(parameter) not in known:
+                    raise ZKDVError(
+                        f"parameter {position} of {type(optimizer).__name__}, of shape {list(parameter.shape)}, "
+                        "belongs to no prepared module; give its module to proof.prepare()"
+                    )
+
+
+def _signature(tensors: StateTensors) -> Any:
+    return tuple((named.name, named.tensor.shape, named.tensor.dtype) for named in tensors.all())
+
+
+def _specs(tensors: Sequence[NamedTensor]) -> tuple[LeafSpec, ...]:
+    return tuple(
+        LeafSpec(
+            named.name,
+            dtype_name(named.tensor.dtype, named.name),
+            tuple(named.tensor.shape),
+            aliases=named.aliases,
+        )
+        for named in tensors
+    )
+
+
+def _dtype(leaf: ArrayLeaf, name: str = "a batch leaf") -> str:
+    if isinstance(leaf, torch.Tensor):
+        return dtype_name(leaf.dtype, name)
+    return "float64" if isinstance(leaf, float) else str(leaf.dtype)
+
+
+def _array(leaf: ArrayLeaf) -> NDArray[Any]:
+    return host_array(leaf) if isinstance(leaf, torch.Tensor) else np.asarray(leaf)
+
+
+def _tensor(leaf: ArrayLeaf) -> torch.Tensor:
+    if isinstance(leaf, torch.Tensor):
+        return leaf.detach().contiguous()
+    if isinstance(leaf, float):
+        return torch.tensor(leaf, dtype=torch.float64)
+    array = np.asarray(leaf)
+    return tensor_of(array, torch.from_numpy(np.empty(0, array.dtype)).dtype, CPU)
+
+
+def _refuse_overlap(tensors: Sequence[NamedTensor]) -> None:
+    """Refuse different tensors over the same memory, which a program would update one by one."""
+    ranges = sorted(
+        (
+            (
+                named.tensor.data_ptr(),
+                named.tensor.data_ptr() + named.tensor.numel() * named.tensor.element_size(),
+                named.name,
+            )
+            for named in tensors
+            if named.tensor.numel()
+        ),
+    )
+    for (_, end, name), (start, _, other) in itertools.pairwise(ranges):
+        if start < end:
+            raise ZKDVError(
+                f"{name} and {other} are different tensors over the same memory; tie them by assigning one parameter"
+            )

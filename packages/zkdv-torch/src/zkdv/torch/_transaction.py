@@ -1,0 +1,144 @@
+"""One update of a training loop: what happens when a transaction opens, and when it ends."""
+
+from dataclasses import replace
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+
+from zkdv.errors import ZKDVError
+from zkdv.overlap import Policy
+from zkdv.submission import PendingUpdate, Submission
+from zkdv.torch._state import vector_of
+from zkdv.torch._trees import flatten
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from zkdv.torch._leaves import HeldLeaf
+    from zkdv.torch._pipeline import TorchPipeline
+    from zkdv.torch._run import Run
+
+__all__ = ["Transaction"]
+
+
+class Transaction:
+    """What `ZKDV.transaction` returns: the `with` block around one update.
+
+    Args:
+        run: The run.
+        batch: All inputs of the update.
+        policy: Its overlap policy.
+    """
+
+    def __init__(self, run: "Run", batch: Any, policy: Policy) -> None:
+        self._run = run
+        self._batch = batch
+        self._policy = policy
+        self._steps = [0] * len(run.prepared.optimizers)
+        self._zero_grads: tuple[bool, ...] | None = None
+        self._opened = False
+
+    def __enter__(self) -> Self:
+        """Admit the update: note edits since the last one, take a snapshot where one is due, copy the batch."""
+        run = self._run
+        if self._opened:
+            raise ZKDVError("a transaction is opened once; call proof.transaction(batch=...) for each update")
+        run.open(self)
+        try:
+            self._pipeline: TorchPipeline = run.pipeline()
+            self._flat = flatten(self._batch)
+            tensors = run.prepared.tensors()
+            self._hyperparameters = vector_of(run.prepared.hyperparameters())
+            self._variant = run.variant(tensors, self._flat)
+            program = run.program(self._variant, tensors, self._flat)
+            # A copy: loaders use their buffers again.
+            self._words = run.pack(self._flat, self._hyperparameters)
+            state = run.hold(tensors)
+            self._index, self._submission, self._before = self._pipeline.begin(program, self._policy, state)
+        except BaseException:
+            run.end(self)
+            raise
+        self._opened = True
+        self._batch_evidence = self._pipeline.commit_batch(self._words)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Commit the update that was made, or forget it where the block raised."""
+        try:
+            if error is not None:
+                self._pipeline.abandon(self._submission)
+                return
+            try:
+                self._commit()
+            except BaseException:
+                self._pipeline.abandon(self._submission)
+                raise
+        finally:
+            self._run.end(self)
+
+    def _commit(self) -> None:
+        run, pipeline = self._run, self._pipeline
+        tensors = run.prepared.tensors()
+        run.refuse_changed(tensors)
+        variant = replace(
+            self._variant,
+            stepped=tuple(steps > 0 for steps in self._steps),
+            zero_grads=self._zero_grads or self._variant.zero_grads,
+        )
+        submission: Submission = self._submission
+        if variant != self._variant:
+            submission = replace(submission, program=run.program(variant, tensors, self._flat))
+        after: Sequence[HeldLeaf] = run.hold(tensors)
+        with pipeline.queue.annotate("zkdv.digest"):
+            evidence = pipeline.start_evidence(after, submission.due)
+        cut = len(tensors.parameters)
+        update = PendingUpdate(
+            pipeline,
+            self._index,
+            submission,
+            self._words,
+            after[cut:],
+            self._batch_evidence,
+            evidence,
+            self._before,
+            None,
+            self._policy,
+            after[:cut],
+        )
+        pipeline.submit(update, after)
+
+    # What happens inside of the block.
+
+    def note_step(self, optimizer: int) -> None:
+        """Note that an optimizer is about to make its step."""
+        if self._steps[optimizer]:
+            raise ZKDVError(
+                "an optimizer made two steps in one transaction; an update is one step: open a transaction for each"
+            )
+        self._steps[optimizer] += 1
+        self._run.prepared.bound[optimizer].check()
+        hyperparameters = vector_of(self._run.prepared.hyperparameters())
+        if hyperparameters.tobytes() != self._hyperparameters.tobytes():
+            # They were changed inside of the block, before the step.
+            self._hyperparameters = hyperparameters
+            self._words = self._run.pack(self._flat, hyperparameters)
+            self._batch_evidence = self._pipeline.commit_batch(self._words)
+
+    def note_backward(self) -> None:
+        """Note, before the first backward pass, which parameters have a gradient already: zeros, or it is refused."""
+        if self._zero_grads is not None:
+            return
+        zero: list[bool] = []
+        for named in self._run.prepared.tensors().parameters:
+            grad = named.tensor.grad if named.tensor.requires_grad else None
+            if grad is not None and bool(torch.count_nonzero(grad)):
+                raise ZKDVError(
+                    f"{named.name} has a gradient from before this transaction, which is no input of the update; call "
+                    "optimizer.zero_grad() before the first backward pass, and accumulate gradients inside of one "
+                    "transaction"
+                )
+            zero.append(grad is not None)
+        self._zero_grads = tuple(zero)
