@@ -187,7 +187,7 @@ class ZKDV(Driver):
             return
         if self._run.transaction is not None:
             self._run.transaction.note_backward()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
 
     def register_functional_optimizer(self, cls: type[Optimizer], functional: FunctionalOptimizer) -> None:
         """Say how the steps of an optimizer class are lowered, for this run. Call it before `prepare`.
