@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from zkdv_reference.attested import FORMATS, delta_agrees, element_agrees
 from zkdv_reference.batches import Batch, rolling_base, rolling_hash
 from zkdv_reference.blake3 import digest, xof
 from zkdv_reference.challenges import draw
 from zkdv_reference.leaves import leaf_digest, locate, open_chunk, shard_elements, shard_ranges, sharded_digest
-from zkdv_reference.numbers import ELEMENT_BYTES, is_complex, is_double, is_probed
+from zkdv_reference.numbers import ELEMENT_BYTES, is_complex, is_double, is_probed, reals
 from zkdv_reference.probes import kept, probe, probe_bytes, real_dimension, signs
 from zkdv_reference.trees import KINDS, open_leaf, root
 
@@ -52,7 +53,7 @@ def main() -> None:
 
 def files() -> dict[str, str]:
     """The name and text of every file of vectors."""
-    makers: list[Callable[[], dict[str, Vectors]]] = [leaves, trees, batches, probes, challenges]
+    makers: list[Callable[[], dict[str, Vectors]]] = [leaves, trees, batches, probes, challenges, attested]
     return {f"{make.__name__}.json": json.dumps(make(), indent=1) + "\n" for make in makers}
 
 
@@ -301,6 +302,89 @@ def _sharded(shape: list[int], extents: list[int], element_bytes: int) -> dict[s
         ],
     }
     return vector | ({"pattern": len(elements), "element_bytes": element_bytes} if element_bytes else {})
+
+
+def attested() -> dict[str, Vectors]:
+    """Values of an attest program beside what they stand for: as stored, next to it, far from it, and no numbers."""
+    found: Vectors = []
+    for dtype in sorted(ELEMENT_BYTES):
+        size = ELEMENT_BYTES[dtype]
+        noise = stream(f"attested {dtype}", 4 * size)
+        elements = [noise[start : start + size] for start in range(0, len(noise), size)]
+        # All bits set or but one, zero, the smallest: NaN, infinities and largest numbers are among them.
+        elements += [
+            bytes(size),
+            b"\xff" * size,
+            (1).to_bytes(size, "little"),
+            (1 << 8 * size - 2).to_bytes(size, "little"),
+        ]
+        elements += [_parts(dtype, exponent) for exponent in ("largest", "infinite")] if dtype in FORMATS else []
+        if dtype == "bool":
+            elements = [bytes([byte & 1 for byte in element]) for element in elements]
+        for before, after in zip(elements, elements[1:] + elements[:1], strict=True):
+            found += [_attested(dtype, (before, after), *case) for case in _cases(dtype, before, after)]
+    return {"values": found}
+
+
+def _cases(dtype: str, before: bytes, after: bytes) -> Iterator[tuple[tuple[float, float], tuple[float, float]]]:
+    """Attested deltas and elements, each with a tolerance."""
+    old, new = (_real(dtype, element) for element in (before, after))
+    exact, tolerant = (0.0, 0.0), (1e-5, 1e-4)
+    for factor, tolerance in (
+        (1.0, exact),
+        (1 + 2**-30, exact),
+        (1 + 2**-9, exact),
+        (1 + 2**-9, tolerant),
+        (1.5, tolerant),
+    ):
+        yield ((new - old) * factor, new * factor), tolerance
+    for special in (math.nan, math.inf, -math.inf, 1e300):
+        yield (special, special), tolerant
+
+
+def _real(dtype: str, element: bytes) -> float:
+    if dtype in FORMATS:
+        return reals(dtype, element)[0]
+    return float(int.from_bytes(element, "little", signed=dtype.startswith("int")))
+
+
+def _parts(dtype: str, which: str) -> bytes:
+    """The largest number of a dtype and the pattern after it, twice for complex ones."""
+    patterns = {
+        "float16": 0x7BFF,
+        "bfloat16": 0x7F7F,
+        "float32": 0x7F7FFFFF,
+        "float64": 0x7FEFFFFFFFFFFFFF,
+        "float8_e3m4": 0x6F,
+        "float8_e4m3": 0x77,
+        "float8_e4m3fn": 0x7E,
+        "float8_e5m2": 0x7B,
+        "float8_e8m0fnu": 0xFE,
+    }
+    single = {"complex64": "float32", "complex128": "float64"}.get(dtype, dtype)
+    pattern = patterns.get(single, 0x7F) + (which == "infinite")
+    return pattern.to_bytes(ELEMENT_BYTES[single], "little") * (2 if is_complex(dtype) else 1)
+
+
+def _attested(
+    dtype: str, elements: tuple[bytes, bytes], attested: tuple[float, float], tolerance: tuple[float, float]
+) -> dict[str, Any]:
+    (before, after), (delta, value) = elements, attested
+    return {
+        "dtype": dtype,
+        "before": before.hex(),
+        "after": after.hex(),
+        "delta": _bits(delta),
+        "element": _bits(value),
+        "tolerance": list(tolerance),
+        "delta_agrees": delta_agrees(dtype, before, after, delta, tolerance),
+        "element_agrees": element_agrees(dtype, after, value, tolerance),
+    }
+
+
+def _bits(number: float) -> str:
+    """The binary64 bits, which JSON readers leave alone."""
+    return struct.pack(">d", math.nan if math.isnan(number) else number).hex()
 
 
 def _probe(dtype: str, shape: Sequence[int], ratio: float, period: bytes, tolerance: float) -> dict[str, Any]:

@@ -279,6 +279,32 @@ def values_withheld_under_a_verdict(runs: Runs) -> Iterable[Attacked]:
             yield misstated(run, 2, lambda body, trees=trees, options=options: withheld(body, *trees, **options))
 
 
+def attest_program(run: Trained) -> Record:
+    """The record of an attest program: the replay program's file under another role."""
+    return run.records[run.index("program")].but(role="attest")
+
+
+@attack("attested-missing")
+def attest_programs_that_were_never_run(runs: Runs) -> Iterable[Attacked]:
+    """A program is shown to whoever reads the transcript, and no check says what it gives."""
+    for name in ("checked", "sampled", "third"):
+        run = runs[name]
+        yield Attacked(run, retell(run, after("program", 0, attest_program(run))))
+
+
+@attack("attested-unexpected")
+def attested_values_of_no_program(runs: Runs) -> Iterable[Attacked]:
+    run = runs["checked"]
+    for tree in ("parameter", "optimizer"):
+        for value in (0.0, math.nan):
+
+            def told(record: Record, tree: str = tree, value: float = value) -> Record:
+                return record.but(**{tree: record.body[tree] | {"attested": value}})
+
+            yield Attacked(run, retell(run, on("check", 3, told)))
+            yield misstated(run, 7, lambda body, at=(tree, value): body[at[0]].update(attested=at[1]))
+
+
 @attack("body-invalid")
 def checks_that_say_less_than_they_must(runs: Runs) -> Iterable[Attacked]:
     run = runs["sampled"]

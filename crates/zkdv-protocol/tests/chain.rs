@@ -43,6 +43,54 @@ fn checkpoint() -> Body {
     })
 }
 
+fn attest_program() -> Body {
+    let Body::Program(attest) = program() else {
+        unreachable!()
+    };
+    Body::Program(ProgramBody {
+        role: ProgramRole::Attest,
+        ..attest
+    })
+}
+
+#[test]
+fn an_attest_program_comes_after_the_schema_and_before_any_update() {
+    let mut run = Run::start(root());
+    run.append(environment()).unwrap();
+    refused(
+        &mut run,
+        attest_program(),
+        "a schema before a program with role `attest`",
+    );
+    let mut run = Run::ready(root());
+    run.update(0);
+    refused(&mut run, attest_program(), "before any update");
+}
+
+#[test]
+fn a_check_carries_attested_values_where_an_attest_program_is_in_force_and_no_parameter_is_edited_with_its_bytes() {
+    let mut run = Run::ready(sampling(Sampling::Probability(1.0)));
+    run.append(attest_program()).unwrap();
+    let edit = with(&run, 0, |update| {
+        update.edits = vec![Edit {
+            tree: Tree::Parameters,
+            leaf: 1,
+            digest: leaf::digest(&[0; 12]),
+            value: Some(vec![0; 12]),
+        }];
+    });
+    refused(
+        &mut run,
+        edit,
+        "as an attest program is in force, but a state before the update",
+    );
+    let body = update(&run.configuration, 0);
+    let digest = run.append(Body::Update(body)).unwrap();
+    let draw = run.draw(0, &digest);
+    let plain = check(&run.configuration, 0, draw);
+    refused(&mut run, Body::Check(Box::new(plain)), "attested-missing");
+}
+
 fn sampling(sampling: Sampling) -> RootBody {
     let mut root = root();
     root.configuration.sampling = sampling;
@@ -155,15 +203,9 @@ fn schema_program_and_start_come_before_update_0() {
         Body::Update(update(&configuration(), 0)),
         "`program` record with role `replay`",
     );
-    let Body::Program(attest) = program() else {
-        unreachable!()
-    };
-    run.append(Body::Program(ProgramBody {
-        role: ProgramRole::Attest,
-        ..attest
-    }))
-    .unwrap();
+    run.append(attest_program()).unwrap();
     let attest_seq = run.chain.records() - 1;
+    refused(&mut run, attest_program(), "one program with role `attest`");
     run.append(program()).unwrap();
     let replay_seq = run.chain.records() - 1;
     let update = |program| {

@@ -2,7 +2,9 @@
 
 use zkdv_protocol::record::{Commit, Sampling};
 use zkdv_protocol::report::{Outcome, Report};
-use zkdv_protocol::testing::{CheckStyle, Ending, Forge, Resume, Settings, verify_bytes, write_transcript};
+use zkdv_protocol::testing::{
+    AttestStyle, CheckStyle, Ending, Forge, Resume, Settings, verify_bytes, write_transcript,
+};
 use zkdv_protocol::verify::Options;
 
 fn report(settings: &Settings) -> (Report, Forge) {
@@ -49,6 +51,31 @@ fn finished_runs_pass_under_every_configuration() {
                         assert_eq!(report.updates, 12);
                         assert_eq!(report.checks_passed, report.sampled);
                     }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn attested_runs_pass_under_every_configuration() {
+    for commit in [Commit::Parameters, Commit::Every] {
+        for receipts in [false, true] {
+            for checks in [CheckStyle::Exact, CheckStyle::Tolerant] {
+                for (small_edits, large_edits) in [(vec![], vec![]), (vec![0, 3, 7], vec![2, 3, 11])] {
+                    let settings = Settings {
+                        commit,
+                        receipts,
+                        checks,
+                        small_edits,
+                        large_edits,
+                        sampling: Sampling::Probability(1.0),
+                        attest: Some(AttestStyle::Agreeing),
+                        ..Settings::default()
+                    };
+                    let report = assert_verdict(&settings, Outcome::Passed);
+                    assert_eq!(report.passed, 12);
+                    assert_eq!(report.programs.len(), 2);
                 }
             }
         }

@@ -7,12 +7,14 @@
 //! |---|---|
 //! | [`commitments`] | digests, trees, openings, rolling bases, challenges |
 //! | [`batch`] | commitments to batches and their openings |
+//! | [`attested`] | values of an attest program against what was committed |
 //! | [`probes`] | probes, and digest and probe of a leaf on the host |
 //! | [`identity`], [`transcript`] | keys, and transcripts that are being written |
 //! | [`reader`], [`verification`] | transcripts record by record, and verified |
 //! | [`xla`] | the XLA custom call that commits inside a compiled training step |
 
 mod argument;
+mod attested;
 mod batch;
 mod buffer;
 mod commitments;
@@ -32,6 +34,8 @@ mod _native {
     use pyo3::prelude::*;
     use pyo3::types::{PyDict, PyString};
 
+    #[pymodule_export]
+    use crate::attested::{attested_delta, attested_element};
     #[pymodule_export]
     use crate::batch::{BatchCommitment, batch_commit};
     #[pymodule_export]

@@ -2,6 +2,7 @@
 
 import json
 import math
+import struct
 from pathlib import Path
 
 import blake3
@@ -325,3 +326,21 @@ def test_leaves_are_refused_with_what_is_wrong():
         _native.probe_signs(bytes(32), 0, 0, 2**60)
     with pytest.raises(ValueError, match=r"tree must be 0 \(parameters\) or 1 \(optimizer\), not 256"):
         _native.probe_signs(bytes(32), 256, 0, 5)
+
+
+def test_attested_values_agree_where_the_reference_says_so():
+    for vector in vectors("attested", "values"):
+        before, after = bytes.fromhex(vector["before"]), bytes.fromhex(vector["after"])
+        delta, element = (struct.unpack(">d", bytes.fromhex(vector[name]))[0] for name in ("delta", "element"))
+        tolerance = vector["tolerance"]
+        agreed, _, _ = _native.attested_delta(vector["dtype"], before, after, delta, *tolerance)
+        assert agreed == vector["delta_agrees"], vector
+        agreed, _, _ = _native.attested_element(vector["dtype"], after, element, *tolerance)
+        assert agreed == vector["element_agrees"], vector
+
+
+def test_an_attested_value_is_compared_with_elements_of_the_dtypes_length():
+    with pytest.raises(ValueError, match="an element of dtype float32 has 4 bytes"):
+        _native.attested_delta("float32", bytes(4), bytes(3), 0.0, 0.0, 0.0)
+    with pytest.raises(ValueError, match="an element of dtype bfloat16 has 2 bytes"):
+        _native.attested_element("bfloat16", bytes(4), 0.0, 0.0, 0.0)

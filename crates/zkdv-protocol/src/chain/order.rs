@@ -7,7 +7,7 @@ use crate::record::{
     Body, ChallengeBody, CheckBody, CheckpointBody, CloseBody, CloseReason, Configuration, Edit, ProgramBody,
     ProgramRole, Receipt, RecordType, RootBody, Roots, StateBody, StateReason, Tree, UpdateBody, Verdict,
 };
-use crate::verify::{Committed, Layout, judge_check};
+use crate::verify::{Attestation, Committed, Layout, judge_check};
 use crate::violation::Place;
 use ed25519_dalek::VerifyingKey;
 use std::borrow::Cow;
@@ -53,6 +53,8 @@ pub(super) struct Order {
     replay_programs: HashSet<u64>,
     programs: usize,
     program_bytes: u64,
+    /// Whether an attest program is in force.
+    attestation: Attestation,
     /// Whether the initial state is recorded.
     started: bool,
     /// The roots last recorded; none where an update left one out.
@@ -78,6 +80,7 @@ impl Order {
             replay_programs: HashSet::new(),
             programs: 0,
             program_bytes: 0,
+            attestation: Attestation::None,
             started: false,
             standing: [None; 4],
             state: None,
@@ -165,6 +168,18 @@ impl Order {
             let expected = format!("programs of at most {MAX_PROGRAM_BYTES} bytes in all");
             return refuse(expected, format!("{bytes} bytes with this one"));
         }
+        if body.role == ProgramRole::Attest {
+            match () {
+                () if self.attestation == Attestation::InForce => {
+                    return refuse("one program with role `attest`", "a second");
+                }
+                () if self.layout.is_none() => return refuse("a schema before a program with role `attest`", "none"),
+                () if self.counts.updates > 0 => {
+                    return refuse("a program with role `attest` before any update", "one after an update");
+                }
+                () => {}
+            }
+        }
         Ok(())
     }
 
@@ -219,7 +234,7 @@ impl Order {
                 _ => {}
             }
         }
-        admit_edits(layout, &body.edits)?;
+        admit_edits(layout, &body.edits, self.attestation)?;
         match (body.has_large_edit(), self.state) {
             (true, Some(StateReason::Edit)) => {}
             (true, _) => {
@@ -330,8 +345,12 @@ impl Order {
             Body::Program(body) => {
                 self.programs += 1;
                 self.program_bytes += body.length;
-                if body.role == ProgramRole::Replay {
-                    self.replay_programs.insert(seq);
+                match body.role {
+                    ProgramRole::Replay => {
+                        self.replay_programs.insert(seq);
+                    }
+                    ProgramRole::Attest => self.attestation = Attestation::InForce,
+                    ProgramRole::Aoti => {}
                 }
             }
             Body::State(body) => {
@@ -355,6 +374,7 @@ impl Order {
 
     fn updated(&mut self, body: &UpdateBody, seq: u64, digest: Digest) {
         self.state = None;
+        let [parameters_before, ..] = self.standing;
         self.standing = body.after.entries().map(|(_, root)| root);
         self.counts.updates += 1;
         self.counts.edits += body.edits.len() as u64;
@@ -368,6 +388,8 @@ impl Order {
             digest,
             parameters: body.after.parameters,
             optimizer: body.after.optimizer,
+            parameters_before,
+            attestation: self.attestation,
             earliest_snapshot: self.earliest_snapshot,
             fingerprint: Digest::ZERO,
         };
@@ -400,7 +422,7 @@ impl Order {
     }
 }
 
-fn admit_edits(layout: &Layout, edits: &[Edit]) -> Admission {
+fn admit_edits(layout: &Layout, edits: &[Edit], attestation: Attestation) -> Admission {
     let mut seen = HashSet::new();
     for edit in edits {
         let name = format!("leaf {} of `{}`", edit.leaf, edit.tree);
@@ -411,6 +433,11 @@ fn admit_edits(layout: &Layout, edits: &[Edit]) -> Admission {
             return refuse("one edit of a leaf", format!("two of {name}"));
         }
         let Some(value) = &edit.value else { continue };
+        if attestation == Attestation::InForce && edit.tree == Tree::Parameters {
+            let expected =
+                format!("no bytes for {name}, as an attest program is in force, but a state before the update");
+            return refuse(expected, "bytes");
+        }
         if leaf.bytes() != Some(value.len() as u64) {
             let expected = leaf
                 .bytes()

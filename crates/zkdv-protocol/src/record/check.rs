@@ -42,7 +42,7 @@ text_enum! {
 }
 
 /// One element of a tree.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Coordinate {
     /// Its index among all elements of the tree.
     pub index: u64,
@@ -52,6 +52,28 @@ pub struct Coordinate {
     pub replayed: Option<Vec<u8>>,
     /// Shows that the committed bytes stand under the committed root.
     pub opening: Option<Opening>,
+    /// What the attest program gave: of a parameter what was added to it, of the optimizer state the element after the
+    /// update.
+    pub attested: Option<f64>,
+    /// The bytes of a parameter before the update, where it was attested.
+    pub before: Option<Vec<u8>>,
+    /// Shows that those bytes stand under the root before the update.
+    pub before_opening: Option<Opening>,
+}
+
+impl Coordinate {
+    /// The coordinate by itself, as an exact check names it.
+    pub const fn bare(index: u64) -> Self {
+        Self {
+            index,
+            committed: None,
+            replayed: None,
+            opening: None,
+            attested: None,
+            before: None,
+            before_opening: None,
+        }
+    }
 }
 
 /// Shows that a chunk of bytes stands in a leaf under a root.
@@ -122,8 +144,19 @@ impl Coordinate {
             committed: fields.optional("committed", bytes(MAX_ELEMENT_BYTES))?,
             replayed: fields.optional("replayed", bytes(MAX_ELEMENT_BYTES))?,
             opening: fields.optional("opening", Opening::from_item)?,
+            attested: fields.optional("attested", float)?,
+            before: fields.optional("before", bytes(MAX_ELEMENT_BYTES))?,
+            before_opening: fields.optional("before-opening", Opening::from_item)?,
         };
-        fields.finish(&["index", "committed", "replayed", "opening"])?;
+        fields.finish(&[
+            "index",
+            "committed",
+            "replayed",
+            "opening",
+            "attested",
+            "before",
+            "before-opening",
+        ])?;
         Ok(coordinate)
     }
 
@@ -132,6 +165,9 @@ impl Coordinate {
             .with("committed", self.committed.as_deref())
             .with("replayed", self.replayed.as_deref())
             .with("opening", self.opening.as_ref().map(Opening::to_value))
+            .with("attested", self.attested)
+            .with("before", self.before.as_deref())
+            .with("before-opening", self.before_opening.as_ref().map(Opening::to_value))
     }
 }
 

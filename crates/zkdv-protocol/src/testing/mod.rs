@@ -16,7 +16,9 @@ pub mod targets;
 
 pub use forge::{Forge, TestKey};
 pub use model::Model;
-pub use run::{CheckStyle, Ending, PROGRAM, Resume, Run, Settings, Tamper, stream_transcript, write_transcript};
+pub use run::{
+    AttestStyle, CheckStyle, Ending, PROGRAM, Resume, Run, Settings, Tamper, stream_transcript, write_transcript,
+};
 
 use crate::report::Report;
 use crate::verify::{Framer, Intake, Lookup, Options, Verifier};

@@ -33,6 +33,8 @@ pub struct Settings {
     pub receipts: bool,
     /// How checks end.
     pub checks: CheckStyle,
+    /// Whether there is an attest program, and what it says.
+    pub attest: Option<AttestStyle>,
     /// Update records that may come between an update and its check.
     pub check_delay: u64,
     /// Whether leaves are spread over devices.
@@ -58,6 +60,15 @@ pub enum CheckStyle {
     Failing,
     /// The production values were gone.
     Unresolved,
+}
+
+/// What an attest program says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttestStyle {
+    /// That the update is the one that it gives.
+    Agreeing,
+    /// Something else.
+    Disagreeing,
 }
 
 /// An interruption.
@@ -91,6 +102,7 @@ impl Default for Settings {
             max_in_flight: 2,
             receipts: false,
             checks: CheckStyle::Exact,
+            attest: None,
             check_delay: 2,
             sharded: false,
             small_edits: vec![],
@@ -127,7 +139,7 @@ impl Settings {
     }
 }
 
-/// The bytes of the one program of every simulated run.
+/// The bytes of the one program of every simulated run, and of its attest program.
 pub const PROGRAM: &[u8] = b"a replay program for tests";
 
 /// A check that is due.
@@ -135,6 +147,7 @@ pub const PROGRAM: &[u8] = b"a replay program for tests";
 struct Due {
     update: u64,
     draw: Draw,
+    before: Model,
     model: Model,
     roots: Roots,
     at: u64,
@@ -256,8 +269,15 @@ impl<'a> Run<'a> {
         self.write_environment();
         self.write(Body::Schema(self.model.schema()));
         self.program = self.forge.seq;
+        self.write_program(ProgramRole::Replay);
+        self.write_attest_program();
+        self.write_state(StateReason::Start);
+        self.stand();
+    }
+
+    fn write_program(&mut self, role: ProgramRole) {
         self.write(Body::Program(ProgramBody {
-            role: ProgramRole::Replay,
+            role,
             format: "test".to_owned(),
             digest: leaf::digest(PROGRAM),
             length: PROGRAM.len() as u64,
@@ -266,8 +286,12 @@ impl<'a> Run<'a> {
             platforms: vec!["cpu".to_owned()],
             convention: "none".to_owned(),
         }));
-        self.write_state(StateReason::Start);
-        self.stand();
+    }
+
+    fn write_attest_program(&mut self) {
+        if self.settings.attest.is_some() {
+            self.write_program(ProgramRole::Attest);
+        }
     }
 
     fn write_environment(&mut self) {
@@ -319,6 +343,7 @@ impl<'a> Run<'a> {
     fn update(&mut self, update: u64) {
         let edits = self.edits(update);
         self.counts.edits += edits.len() as u64;
+        let before = self.model.clone();
         self.model.update(update);
         let configuration = self.settings.configuration();
         let after = self.model.roots(Roots::due(&configuration, update));
@@ -347,7 +372,7 @@ impl<'a> Run<'a> {
         } else {
             vec![]
         };
-        self.sample(update, digest, &randomness, after);
+        self.sample(update, digest, &randomness, before, after);
         self.write_due(self.settings.check_delay);
     }
 
@@ -390,7 +415,7 @@ impl<'a> Run<'a> {
         randomness.to_vec()
     }
 
-    fn sample(&mut self, update: u64, digest: Digest, randomness: &[u8], roots: Roots) {
+    fn sample(&mut self, update: u64, digest: Digest, randomness: &[u8], before: Model, roots: Roots) {
         let sampling = match self.settings.sampling {
             Sampling::Probability(probability) => challenge::Sampling::Probability(probability),
             Sampling::Every(every) => challenge::Sampling::Every(every),
@@ -403,6 +428,7 @@ impl<'a> Run<'a> {
             self.due.push_back(Due {
                 update,
                 draw,
+                before,
                 model: self.model.clone(),
                 roots,
                 at: self.records,
@@ -426,54 +452,89 @@ impl<'a> Run<'a> {
 
     fn check(&self, due: &Due) -> CheckBody {
         let style = self.settings.checks;
-        let with_values = matches!(style, CheckStyle::Tolerant | CheckStyle::Failing);
         let mut distance = 0.0_f64;
         let mut coordinate = |tree: Tree, index: Option<u64>, root: Option<Digest>| {
-            let index = index?;
-            if !with_values {
-                return Some(Coordinate {
-                    index,
-                    committed: None,
-                    replayed: None,
-                    opening: None,
-                });
+            let mut coordinate = Coordinate::bare(index?);
+            if matches!(style, CheckStyle::Tolerant | CheckStyle::Failing) {
+                distance = distance.max(self.show(due, tree, root, &mut coordinate));
             }
-            let (committed, opening) = due.model.open(tree, index);
-            let mut replayed = committed.clone();
-            if due.model.is_float(tree, index) {
-                let value = f32::from_le_bytes(committed[..].try_into().expect("four bytes"));
-                let moved = if style == CheckStyle::Failing {
-                    value + 1.0
-                } else {
-                    value + 1e-6
-                };
-                distance = distance.max((f64::from(moved) - f64::from(value)).abs());
-                replayed = moved.to_le_bytes().to_vec();
+            if let Some(attest) = self.settings.attest {
+                Self::attest(due, tree, root, attest, style == CheckStyle::Exact, &mut coordinate);
             }
-            Some(Coordinate {
-                index,
-                committed: Some(committed),
-                replayed: Some(replayed),
-                opening: root.map(|_| opening),
-            })
+            Some(coordinate)
         };
         let parameter = coordinate(Tree::Parameters, due.draw.parameter, due.roots.parameters);
         let optimizer = coordinate(Tree::Optimizer, due.draw.optimizer, due.roots.optimizer);
+        let disagrees = self.settings.attest == Some(AttestStyle::Disagreeing);
         CheckBody {
             update: due.update,
             snapshot: (due.update / self.settings.interval * self.settings.interval)
                 .max(self.earliest_snapshot.min(due.update)),
             exact: style == CheckStyle::Exact,
             verdict: match style {
-                CheckStyle::Exact | CheckStyle::Tolerant => Verdict::Passed,
-                CheckStyle::Failing => Verdict::Failed,
                 CheckStyle::Unresolved => Verdict::Unresolved,
+                CheckStyle::Exact | CheckStyle::Tolerant if !disagrees => Verdict::Passed,
+                _ => Verdict::Failed,
             },
             tolerance: self.settings.configuration().tolerance,
             parameter,
             optimizer,
             distance: (style != CheckStyle::Exact).then_some(distance),
             probes: (style != CheckStyle::Exact).then_some(true),
+        }
+    }
+
+    /// Adds the committed element and a replayed one. Gives how far they are apart.
+    fn show(&self, due: &Due, tree: Tree, root: Option<Digest>, coordinate: &mut Coordinate) -> f64 {
+        let mut distance = 0.0;
+        let (committed, opening) = due.model.open(tree, coordinate.index);
+        let mut replayed = committed.clone();
+        if due.model.is_float(tree, coordinate.index) {
+            let value = f32::from_le_bytes(committed[..].try_into().expect("four bytes"));
+            let moved = if self.settings.checks == CheckStyle::Failing {
+                value + 1.0
+            } else {
+                value + 1e-6
+            };
+            distance = (f64::from(moved) - f64::from(value)).abs();
+            replayed = moved.to_le_bytes().to_vec();
+        }
+        (coordinate.committed, coordinate.replayed) = (Some(committed), Some(replayed));
+        coordinate.opening = root.map(|_| opening);
+        distance
+    }
+
+    /// Adds what the attest program gives.
+    fn attest(
+        due: &Due,
+        tree: Tree,
+        root: Option<Digest>,
+        style: AttestStyle,
+        exact: bool,
+        coordinate: &mut Coordinate,
+    ) {
+        let (after, opening) = due.model.open(tree, coordinate.index);
+        let number = |model: &Model, bytes: &[u8]| {
+            let bytes = bytes.try_into().expect("four bytes");
+            if model.is_float(tree, coordinate.index) {
+                f64::from(f32::from_le_bytes(bytes))
+            } else {
+                f64::from(i32::from_le_bytes(bytes))
+            }
+        };
+        let mut attested = number(&due.model, &after);
+        if tree == Tree::Parameters {
+            let (before, before_opening) = due.before.open(tree, coordinate.index);
+            attested -= number(&due.before, &before);
+            (coordinate.before, coordinate.before_opening) = (Some(before), Some(before_opening));
+        }
+        if style == AttestStyle::Disagreeing {
+            attested = 2.0 * attested + 1.0;
+        }
+        coordinate.attested = Some(attested);
+        if exact {
+            coordinate.committed = Some(after);
+            coordinate.opening = root.map(|_| opening);
         }
     }
 
@@ -497,6 +558,7 @@ impl<'a> Run<'a> {
             ranks: None,
         }));
         self.write_environment();
+        self.write_attest_program();
         self.write_state(StateReason::Resume);
         self.earliest_snapshot = keep;
     }
@@ -564,7 +626,8 @@ impl Run<'_> {
         self.counts.updates += 1;
         self.records += 1;
         self.done = update + 1;
-        self.sample(update, digest, &[], after);
+        let before = self.model.clone();
+        self.sample(update, digest, &[], before, after);
         self.write_due(self.settings.check_delay);
     }
 }

@@ -6,7 +6,7 @@ use zkdv_hash::tree::{self, TreeKind};
 use zkdv_hash::{Digest, chunk, leaf};
 
 use super::forge::{Forge, TestKey};
-use super::run::{CheckStyle, Ending, Resume, Settings, write_transcript};
+use super::run::{AttestStyle, CheckStyle, Ending, Resume, Settings, write_transcript};
 use super::verify_bytes;
 use crate::cbor::{self, Encoder, Item};
 use crate::record::{Body, Commit, Payload, RecordType, Sampling};
@@ -308,6 +308,18 @@ fn runs() -> Vec<Settings> {
         Settings {
             checks: CheckStyle::Unresolved,
             ending: Ending::Open,
+            ..all.clone()
+        },
+        Settings {
+            attest: Some(AttestStyle::Agreeing),
+            large_edits: vec![1],
+            ..all.clone()
+        },
+        Settings {
+            attest: Some(AttestStyle::Disagreeing),
+            commit: Commit::Every,
+            checks: CheckStyle::Tolerant,
+            ending: Ending::Poisoned,
             ..all.clone()
         },
         Settings {

@@ -3,11 +3,13 @@
 use zkdv_hash::challenge::Draw;
 use zkdv_hash::sharding::Sharding;
 use zkdv_hash::tree::TreeKind;
-use zkdv_hash::{Digest, chunk, tree};
+use zkdv_hash::{Digest, Dtype, chunk, tree};
 
+use super::attested::{Agreement, compare_delta, compare_value};
 use super::element::{self, Comparison};
 use super::layout::{Layout, Located, TreeLayout};
 use super::ledger::Committed;
+use super::order::Attestation;
 use crate::record::{CheckBody, Configuration, Coordinate, Opening, Tolerance, Tree, Verdict};
 use crate::violation::Code;
 
@@ -22,7 +24,7 @@ pub(crate) fn judge(
     configuration: &Configuration,
     layout: Option<&Layout>,
 ) -> Vec<Finding> {
-    let shape = judge_shape(body);
+    let shape = judge_attested(body, committed.attestation).and_then(|()| judge_shape(body));
     if shape.is_err() {
         return shape.err().into_iter().collect();
     }
@@ -39,27 +41,72 @@ pub(crate) fn judge(
     .collect()
 }
 
-/// What stands in a check depends on whether it was exact, and on which production values were still there.
+/// Whether values of an attest program are there exactly where one is in force.
+fn judge_attested(body: &CheckBody, attestation: Attestation) -> Result<(), Finding> {
+    let mut coordinates = [&body.parameter, &body.optimizer].into_iter().flatten();
+    let update = body.update;
+    match attestation {
+        Attestation::InForce if coordinates.any(|coordinate| coordinate.attested.is_none()) => Err((
+            Code::AttestedMissing,
+            format!("an attest program is in force at update {update}, and its values are missing in the check"),
+        )),
+        Attestation::None if coordinates.any(|coordinate| coordinate.attested.is_some()) => Err((
+            Code::AttestedUnexpected,
+            format!("no attest program is in force at update {update}, and the check has values of one"),
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// What stands in a check depends on whether it was exact, whether it was attested, and on which production values were
+/// still there.
 fn judge_shape(body: &CheckBody) -> Result<(), Finding> {
     let mut coordinates = [&body.parameter, &body.optimizer].into_iter().flatten();
+    let bare = |coordinate: &Coordinate| {
+        coordinate.committed.is_none() && coordinate.replayed.is_none() && coordinate.opening.is_none()
+    };
     let message = if body.exact {
-        let has_values = |coordinate: &Coordinate| {
-            coordinate.committed.is_some() || coordinate.replayed.is_some() || coordinate.opening.is_some()
+        let fits = |coordinate: &Coordinate| match coordinate.attested {
+            None => bare(coordinate),
+            Some(_) => coordinate.committed.is_some() && coordinate.replayed.is_none(),
         };
-        let is_bare = !coordinates.any(has_values) && body.distance.is_none() && body.probes.is_none();
-        (!is_bare).then_some("an exact check carries no values, openings, distance or probes, this one does")
+        let fits = coordinates.all(fits) && body.distance.is_none() && body.probes.is_none();
+        (!fits).then_some(
+            "an exact check carries no replayed values, distance or probes, and committed values and openings only beside \
+             attested ones; this one does not",
+        )
     } else {
         let is_whole = |coordinate: &Coordinate| match (&coordinate.committed, &coordinate.replayed) {
             (Some(_), Some(_)) => true,
-            (None, None) => coordinate.opening.is_none(),
-            _ => false,
+            _ => bare(coordinate),
         };
         let is_whole = coordinates.all(is_whole) && body.distance.is_some() && body.probes.is_some();
         (!is_whole).then_some(
             "a check that is not exact carries distance and probes, and at a coordinate both values or nothing; this one does not",
         )
     };
+    let message = message.or_else(|| (!before_fits(body)).then_some(
+        "an element before the update comes with its opening, at an attested parameter, and there always where the check \
+         is exact; in this check it does not",
+    ));
     message.map_or(Ok(()), |message| Err((Code::BodyInvalid, message.to_owned())))
+}
+
+fn before_fits(body: &CheckBody) -> bool {
+    let parts = |coordinate: &Coordinate| [coordinate.before.is_some(), coordinate.before_opening.is_some()];
+    let parameter = body
+        .parameter
+        .as_ref()
+        .is_none_or(|coordinate| match (parts(coordinate), coordinate.attested) {
+            ([true, true], attested) => attested.is_some(),
+            ([false, false], attested) => !body.exact || attested.is_none(),
+            _ => false,
+        });
+    parameter
+        && body
+            .optimizer
+            .as_ref()
+            .is_none_or(|coordinate| parts(coordinate) == [false; 2])
 }
 
 fn judge_tolerance(body: &CheckBody, configuration: &Configuration) -> Result<(), Finding> {
@@ -102,30 +149,26 @@ fn judge_values(
     layout: &Layout,
 ) -> Result<(), Finding> {
     judge_coordinates(body, draw)?;
-    if body.exact {
-        return match body.verdict {
-            Verdict::Passed => Ok(()),
-            other => Err((
-                Code::CheckTolerance,
-                format!("an exact check passes, this one is recorded as {other}"),
-            )),
-        };
-    }
-    let mut within = body.probes == Some(true);
+    let mut within = body.exact || body.probes == Some(true);
     let mut gone = false;
     let mut largest = 0.0_f64;
-    for (coordinate, tree, root) in [
-        (&body.parameter, Tree::Parameters, committed.parameters),
-        (&body.optimizer, Tree::Optimizer, committed.optimizer),
+    for (coordinate, tree, root, before) in [
+        (
+            &body.parameter,
+            Tree::Parameters,
+            committed.parameters,
+            committed.parameters_before,
+        ),
+        (&body.optimizer, Tree::Optimizer, committed.optimizer, None),
     ] {
         let Some(coordinate) = coordinate else { continue };
-        match judge_coordinate(coordinate, tree, root, layout.tree(tree), tolerance)? {
-            Some(comparison) => {
-                within &= comparison.within;
-                largest = largest.max(comparison.distance);
-            }
-            None => gone = true,
+        if body.exact && coordinate.attested.is_none() {
+            continue;
         }
+        let shown = judge_coordinate(coordinate, tree, [before, root], layout.tree(tree), tolerance)?;
+        within &= shown.within;
+        gone |= shown.gone;
+        largest = largest.max(shown.distance);
     }
     let expected = match (within, gone) {
         (false, _) => Verdict::Failed,
@@ -157,45 +200,135 @@ fn judge_coordinates(body: &CheckBody, draw: Draw) -> Result<(), Finding> {
     Ok(())
 }
 
+/// What the elements at a coordinate show.
+struct Shown {
+    /// Whether those that are there are within tolerance.
+    within: bool,
+    /// Whether one is not there.
+    gone: bool,
+    /// Between the committed and the replayed one.
+    distance: f64,
+}
+
 fn judge_coordinate(
     coordinate: &Coordinate,
     tree: Tree,
-    root: Option<Digest>,
+    [root_before, root]: [Option<Digest>; 2],
     layout: &TreeLayout,
     tolerance: Tolerance,
-) -> Result<Option<Comparison>, Finding> {
+) -> Result<Shown, Finding> {
     let invalid = |why: &str| {
-        Err((
+        (
             Code::CheckOpening,
             format!("{tree} coordinate {}: {why}", coordinate.index),
-        ))
+        )
     };
-    let (Some(committed), Some(replayed)) = (&coordinate.committed, &coordinate.replayed) else {
-        return Ok(None);
+    let located = layout
+        .locate(coordinate.index)
+        .ok_or_else(|| invalid("there is no such element"))?;
+    let open = |opening: &Opening, root: &Digest, element: &[u8]| {
+        judge_opening(opening, tree, root, layout, &located, element).map_err(invalid)
     };
-    let Some(located) = layout.locate(coordinate.index) else {
-        return invalid("there is no such element");
+    let dtype = located.leaf.dtype;
+    let other_length = || invalid(&format!("an element of dtype {dtype} has {} bytes", dtype.size_bytes()));
+
+    let mut shown = Shown {
+        within: true,
+        gone: coordinate.committed.is_none(),
+        distance: 0.0,
     };
-    match (root, &coordinate.opening) {
-        (Some(root), Some(opening)) => {
-            if let Err(why) = judge_opening(opening, tree, &root, layout, &located, committed) {
-                return invalid(why);
-            }
+    if let (Some(before), Some(opening), Some(root)) = (&coordinate.before, &coordinate.before_opening, &root_before) {
+        open(opening, root, before)?;
+    }
+    let Some(committed) = &coordinate.committed else {
+        return Ok(shown);
+    };
+    match (&root, &coordinate.opening) {
+        (Some(root), Some(opening)) => open(opening, root, committed)?,
+        (Some(_), None) => {
+            return Err(invalid(
+                "the root is committed, and the opening of the element is missing",
+            ));
         }
-        (Some(_), None) => return invalid("the root is committed, and the opening of the element is missing"),
-        (None, Some(_)) => return invalid("there is an opening, and no committed root that it could lead to"),
+        (None, Some(_)) => {
+            return Err(invalid(
+                "there is an opening, and no committed root that it could lead to",
+            ));
+        }
         (None, None) => {}
     }
-    let dtype = located.leaf.dtype;
-    element::compare(dtype, committed, replayed, tolerance)
-        .map(Some)
-        .ok_or(())
-        .or_else(|()| {
-            let (size, committed, replayed) = (dtype.size_bytes(), committed.len(), replayed.len());
-            invalid(&format!(
-                "an element of dtype {dtype} has {size} bytes, {committed} and {replayed} are given"
-            ))
-        })
+    if let Some(replayed) = &coordinate.replayed {
+        let Comparison { within, distance } =
+            element::compare(dtype, committed, replayed, tolerance).ok_or_else(other_length)?;
+        (shown.within, shown.distance) = (within, distance);
+    }
+    match agreement(coordinate, tree, dtype, tolerance) {
+        Attested::Compared(agreement) => shown.within &= agreement.ok_or_else(other_length)?.within,
+        Attested::Gone => shown.gone = true,
+        Attested::Not => {}
+    }
+    Ok(shown)
+}
+
+enum Attested {
+    /// None, where an element does not have the length of its dtype.
+    Compared(Option<Agreement>),
+    /// What the attested value stands for is not given.
+    Gone,
+    Not,
+}
+
+fn agreement(coordinate: &Coordinate, tree: Tree, dtype: Dtype, tolerance: Tolerance) -> Attested {
+    let Some(attested) = coordinate.attested else {
+        return Attested::Not;
+    };
+    match (tree, &coordinate.before, &coordinate.committed) {
+        (Tree::Parameters, Some(before), Some(after)) => {
+            Attested::Compared(compare_delta(dtype, before, after, attested, tolerance))
+        }
+        (Tree::Optimizer, _, Some(after)) => Attested::Compared(compare_value(dtype, after, attested, tolerance)),
+        _ => Attested::Gone,
+    }
+}
+
+/// Says why a check failed that is recorded as failed, and rightly so.
+pub(crate) fn describe_failure(body: &CheckBody, tolerance: Tolerance, layout: Option<&Layout>) -> String {
+    let update = body.update;
+    for (coordinate, tree) in [(&body.parameter, Tree::Parameters), (&body.optimizer, Tree::Optimizer)] {
+        let Some((coordinate, layout)) = coordinate.as_ref().zip(layout) else {
+            continue;
+        };
+        let Some(located) = layout.tree(tree).locate(coordinate.index) else {
+            continue;
+        };
+        let Attested::Compared(Some(found)) = agreement(coordinate, tree, located.leaf.dtype, tolerance) else {
+            continue;
+        };
+        if !found.within {
+            let (what, which) = match tree {
+                Tree::Parameters => ("a delta of ", "the committed update moved it by"),
+                Tree::Optimizer => ("", "the committed update left"),
+            };
+            return format!(
+                "the attest program disagrees with update {update} at element {} of {tree} leaf {}: it gives {what}{:?}, \
+                 {which} {:?}, and {:?} may lie between them",
+                located.element,
+                located.leaf.name,
+                coordinate.attested.unwrap_or(f64::NAN),
+                found.expected,
+                found.allowed,
+            );
+        }
+    }
+    format!(
+        "the replay of update {update} differs by up to {:?}, {} probes",
+        body.distance.unwrap_or(f64::NAN),
+        if body.probes == Some(true) {
+            "within tolerance in its"
+        } else {
+            "and beyond tolerance in its"
+        }
+    )
 }
 
 fn judge_opening(
@@ -278,17 +411,27 @@ fn shard(opening: &Opening, sharding: &Sharding, element: u64, size: u64) -> Res
 }
 
 fn judge_verdict(body: &CheckBody, expected: Verdict, largest: f64) -> Result<(), Finding> {
+    if body.verdict != expected && body.exact && expected == Verdict::Passed {
+        return Err((
+            Code::CheckTolerance,
+            format!(
+                "an exact check passes where no attested value disagrees, this one is recorded as {}",
+                body.verdict
+            ),
+        ));
+    }
     if body.verdict != expected {
         return Err((
             Code::CheckTolerance,
             format!(
-                "values and probes of update {} give {expected}, the check is recorded as {}",
+                "what the check of update {} shows gives {expected}, it is recorded as {}",
                 body.update, body.verdict
             ),
         ));
     }
     match body.distance {
         Some(distance) if distance >= largest => Ok(()),
+        None if body.exact => Ok(()),
         distance => Err((
             Code::CheckTolerance,
             format!(

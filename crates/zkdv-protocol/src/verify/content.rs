@@ -10,12 +10,12 @@ use super::check;
 use super::element;
 use super::layout::Layout;
 use super::ledger::{Answered, Committed, Due, Missed};
-use super::order::{Misplaced, Order};
+use super::order::{Attestation, Misplaced, Order};
 use super::verifier::{RootFacts, Terms, Verifier};
 use crate::limits::{MAX_PROGRAM_BYTES, MAX_PROGRAMS};
 use crate::record::{
-    Body, ChallengeBody, CheckBody, CheckpointBody, CloseBody, CloseReason, EnvironmentBody, ProgramBody, Receipt,
-    ResumeBody, RootBody, Roots, Sampling, SchemaBody, StateBody, StateReason, Tree, UpdateBody, Verdict,
+    Body, ChallengeBody, CheckBody, CheckpointBody, CloseBody, CloseReason, EnvironmentBody, ProgramBody, ProgramRole,
+    Receipt, ResumeBody, RootBody, Roots, Sampling, SchemaBody, StateBody, StateReason, Tree, UpdateBody, Verdict,
 };
 use crate::report::{EditReport, MAX_EDITS, MAX_ENVIRONMENT_BYTES, Shown, hexadecimal};
 use crate::violation::{Code, Place};
@@ -152,6 +152,10 @@ impl Verifier<'_> {
     }
 
     fn program(&mut self, place: Place, seq: u64, body: &ProgramBody) {
+        if body.role == ProgramRole::Attest {
+            let misplaced = self.order.attest_program();
+            self.misplaced(place, misplaced);
+        }
         if !self.programs.add(place, seq, body) {
             let message = format!(
                 "a transcript has at most {MAX_PROGRAMS} program records, of files of at most {MAX_PROGRAM_BYTES} bytes in all"
@@ -170,6 +174,7 @@ impl Verifier<'_> {
             [true; 4],
             &format!("a state with reason {}", body.reason),
         );
+        let mut continuous = true;
         if body.reason != StateReason::Edit {
             for ((name, last), (_, now)) in self.roots.entries().into_iter().zip(body.roots.entries()) {
                 if let (Some(last), Some(now)) = (last, now)
@@ -177,11 +182,16 @@ impl Verifier<'_> {
                 {
                     let message = format!("the root {name} was last recorded as {last}, this state has {now}");
                     self.findings.add(Code::StateDiscontinuous, place, message);
+                    continuous = false;
                     break;
                 }
             }
         }
         self.roots = body.roots;
+        if !continuous {
+            // Which of the two the next update started from is not known.
+            self.roots.parameters = None;
+        }
     }
 
     fn judge_roots_due(&mut self, place: Place, roots: &Roots, due: [bool; 4], what: &str) {
@@ -210,6 +220,7 @@ impl Verifier<'_> {
                 body.program
             );
             self.findings.add(Code::ProgramUnknown, place, message);
+            self.order.doubt_attestation();
         }
         let mut next_key_wrong = false;
         if let Some(terms) = &self.terms {
@@ -234,7 +245,7 @@ impl Verifier<'_> {
             self.edits(place, body);
         }
         let fingerprint = self.fingerprint(body);
-        self.roots = body.after;
+        let before = std::mem::replace(&mut self.roots, body.after);
         let missed = self.ledger.advance(update);
         self.missed(missed);
         let committed = Committed {
@@ -244,6 +255,8 @@ impl Verifier<'_> {
             digest,
             parameters: body.after.parameters,
             optimizer: body.after.optimizer,
+            parameters_before: before.parameters,
+            attestation: self.order.attestation(),
             earliest_snapshot: self.earliest_snapshot,
             fingerprint,
         };
@@ -303,6 +316,7 @@ impl Verifier<'_> {
             // The state after the edit is held as a snapshot of its own.
             self.earliest_snapshot = body.update;
         }
+        let attested = self.order.attestation() == Attestation::InForce;
         let mut seen = BTreeSet::new();
         let mut wrong = None;
         for edit in &body.edits {
@@ -330,6 +344,12 @@ impl Verifier<'_> {
                 wrong.get_or_insert(format!(
                     "leaf {} of {} is edited twice in update {}",
                     edit.leaf, edit.tree, body.update
+                ));
+            }
+            if attested && edit.tree == Tree::Parameters && edit.value.is_some() {
+                wrong.get_or_insert(format!(
+                    "leaf {} of {} is edited with its bytes where an attest program is in force, and a state is due in their place",
+                    edit.leaf, edit.tree
                 ));
             }
             match (leaf, &edit.value) {
@@ -446,7 +466,9 @@ impl Verifier<'_> {
                     self.findings.add(code, place, message);
                 }
                 if sound && body.verdict == Verdict::Failed {
-                    self.findings.add(Code::CheckFailed, place, describe_failure(body));
+                    let message =
+                        check::describe_failure(body, terms.body.configuration.tolerance, self.layout.as_ref());
+                    self.findings.add(Code::CheckFailed, place, message);
                 }
                 return;
             }
@@ -611,17 +633,4 @@ impl Verifier<'_> {
             }
         }
     }
-}
-
-fn describe_failure(body: &CheckBody) -> String {
-    format!(
-        "the replay of update {} differs by up to {:?}, {} probes",
-        body.update,
-        body.distance.unwrap_or(f64::NAN),
-        if body.probes == Some(true) {
-            "within tolerance in its"
-        } else {
-            "and beyond tolerance in its"
-        }
-    )
 }

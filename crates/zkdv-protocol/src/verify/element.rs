@@ -51,7 +51,7 @@ pub(crate) fn shown(dtype: Dtype, bytes: &[u8]) -> Option<Vec<Shown>> {
         .collect()
 }
 
-fn compare_numbers(a: f64, b: f64, tolerance: Tolerance) -> Comparison {
+pub(super) fn compare_numbers(a: f64, b: f64, tolerance: Tolerance) -> Comparison {
     #[allow(clippy::float_cmp, reason = "an infinity agrees with itself alone")]
     let same = (a.is_nan() && b.is_nan()) || a == b;
     if same {
@@ -73,8 +73,9 @@ fn compare_numbers(a: f64, b: f64, tolerance: Tolerance) -> Comparison {
     }
 }
 
+/// An element's value.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Element {
+pub(super) enum Element {
     /// An integer or a truth value.
     Exact(i128),
     Real(f64),
@@ -94,7 +95,16 @@ impl Element {
         }
     }
 
-    fn read(dtype: Dtype, bytes: &[u8]) -> Option<Self> {
+    /// Its real part, rounded once to binary64.
+    pub(super) fn real(self) -> f64 {
+        match self {
+            #[allow(clippy::cast_precision_loss, reason = "rounded once, to binary64")]
+            Self::Exact(value) => value as f64,
+            Self::Real(value) | Self::Complex([value, _]) => value,
+        }
+    }
+
+    pub(super) fn read(dtype: Dtype, bytes: &[u8]) -> Option<Self> {
         Some(match dtype {
             Dtype::Bool | Dtype::Uint8 => Self::Exact(u8::from_le_bytes(bytes.try_into().ok()?).into()),
             Dtype::Uint16 => Self::Exact(u16::from_le_bytes(bytes.try_into().ok()?).into()),
@@ -187,8 +197,8 @@ fn float8(dtype: Dtype, pattern: u8) -> Option<f64> {
     Some(if pattern & 0x80 == 0 { value } else { -value })
 }
 
-/// `2^exponent`, exactly, for exponents of 8-bit floats.
-fn power_of_two(exponent: i32) -> f64 {
+/// `2^exponent`, exactly, for exponents of normal numbers.
+pub(super) fn power_of_two(exponent: i32) -> f64 {
     const BIAS: i32 = 1023;
     f64::from_bits(u64::from((exponent + BIAS).unsigned_abs()) << 52)
 }

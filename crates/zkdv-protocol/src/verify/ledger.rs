@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use zkdv_hash::Digest;
 use zkdv_hash::challenge::Draw;
 
+use super::order::Attestation;
 use crate::limits::{MAX_IN_FLIGHT, MAX_REPLAY_SNAPSHOT_INTERVAL};
 use crate::violation::Place;
 
@@ -29,6 +30,10 @@ pub(crate) struct Committed {
     /// Roots over the parameters and the optimizer state after it, where they were due.
     pub(crate) parameters: Option<Digest>,
     pub(crate) optimizer: Option<Digest>,
+    /// Root over the parameters before it, where that is known.
+    pub(crate) parameters_before: Option<Digest>,
+    /// Whether its check carries what an attest program gave.
+    pub(crate) attestation: Attestation,
     /// The earliest snapshot that it can be replayed from.
     pub(crate) earliest_snapshot: u64,
     /// What it did: equal for an update that is recorded again, after a resume, just as it was.

@@ -12,12 +12,13 @@
 //! | `intake` | decoding, and which key must have signed |
 //! | `verifier`, `content`, `conclude` | the state machine: the line of records, what each type must say, the report |
 //! | `linkage`, `order`, `ledger`, `layout`, `programs`, `boundaries` | its parts, each with a bound on its memory |
-//! | `check`, `element` | a check's openings and arithmetic |
+//! | `check`, `element`, `attested` | a check's openings and arithmetic |
 //! | `lookup`, `folder` | what is looked up beside the stream, and where that is on disk |
 //! | `pipeline` | the threads |
 //!
 //! The state machine reads no files, starts no threads and knows no clock. [`verify`] is the shell around it.
 
+mod attested;
 mod boundaries;
 mod check;
 mod conclude;
@@ -38,6 +39,7 @@ mod programs;
 mod verifier;
 mod wellformed;
 
+pub use attested::{Agreement, compare_delta, compare_value};
 pub use folder::{Folder, UnreadableError};
 pub use frame::{Bad, Content, Frame, Framer};
 pub use intake::{Intake, Item, Pending};
@@ -50,6 +52,7 @@ pub use verifier::Verifier;
 pub(crate) use check::judge as judge_check;
 pub(crate) use layout::Layout;
 pub(crate) use ledger::Committed;
+pub(crate) use order::Attestation;
 
 /// The most resumes in a transcript. It bounds the places that are looked up again.
 pub const MAX_RESUMES: u64 = 4096;

@@ -11,6 +11,15 @@ enum Seen {
     Perhaps,
 }
 
+/// Whether an attest program is in force: whether checks carry what it gave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Attestation {
+    None,
+    InForce,
+    /// Its record may be among those that were lost.
+    Unknown,
+}
+
 /// The grammar of the order of records.
 #[derive(Debug)]
 pub(crate) struct Order {
@@ -19,6 +28,9 @@ pub(crate) struct Order {
     schema: Seen,
     /// Whether a schema may stand here.
     schema_fits: bool,
+    attestation: Attestation,
+    /// Whether an attest program may stand here.
+    attest_fits: bool,
     start: Seen,
     /// No, from a `resume` on until its `state`.
     resumed: Seen,
@@ -46,6 +58,8 @@ impl Order {
             environment: Seen::No,
             schema: Seen::No,
             schema_fits: true,
+            attestation: Attestation::None,
+            attest_fits: false,
             start: Seen::No,
             resumed: Seen::Yes,
             edit: Seen::No,
@@ -71,8 +85,20 @@ impl Order {
             *seen = Seen::Perhaps;
         }
         self.schema_fits = true;
+        self.attestation = Attestation::Unknown;
+        self.attest_fits = true;
         self.lost = true;
         self.next_update = None;
+    }
+
+    /// Whether an attest program is in force.
+    pub(crate) fn attestation(&self) -> Attestation {
+        self.attestation
+    }
+
+    /// An update names a program that is none for replays: which one is the attest program is not known any more.
+    pub(crate) fn doubt_attestation(&mut self) {
+        self.attestation = Attestation::Unknown;
     }
 
     /// How many updates led to the present state, where that is known.
@@ -112,10 +138,25 @@ impl Order {
     pub(crate) fn schema(&mut self) -> Option<Misplaced> {
         let fits = std::mem::replace(&mut self.schema_fits, false);
         self.schema = Seen::Yes;
+        (self.attestation, self.attest_fits) = (Attestation::None, true);
         (!fits).then(|| {
             let rule = "a schema stands once before the first state, and after a resume that changes the layout";
             Misplaced::Order(rule.to_owned())
         })
+    }
+
+    /// A program with role `attest`.
+    pub(crate) fn attest_program(&mut self) -> Option<Misplaced> {
+        if std::mem::replace(&mut self.attest_fits, self.lost) {
+            self.attestation = Attestation::InForce;
+            return None;
+        }
+        // Whether checks follow it is not to be held against them as well.
+        if self.attestation == Attestation::None {
+            self.attestation = Attestation::Unknown;
+        }
+        let rule = "an attest program stands once after the schema or a resume, before the next update";
+        Some(Misplaced::Order(rule.to_owned()))
     }
 
     pub(crate) fn state(&mut self, reason: StateReason, updates: u64) -> Option<Misplaced> {
@@ -191,6 +232,7 @@ impl Order {
         self.edit = Seen::No;
         self.closing = Seen::No;
         self.schema_fits = false;
+        self.attest_fits = false;
         self.lost = false;
         self.next_update = update.checked_add(1);
         wrong
@@ -199,6 +241,7 @@ impl Order {
     pub(crate) fn resume(&mut self, updates: u64) {
         self.environment = Seen::No;
         self.schema_fits = true;
+        (self.attestation, self.attest_fits) = (Attestation::None, true);
         self.resumed = Seen::No;
         self.edit = Seen::No;
         self.closing = Seen::No;

@@ -184,20 +184,14 @@ pub fn update(configuration: &Configuration, update: u64) -> UpdateBody {
 }
 
 pub fn check(configuration: &Configuration, update: u64, draw: zkdv_hash::challenge::Draw) -> CheckBody {
-    let coordinate = |index| Coordinate {
-        index,
-        committed: None,
-        replayed: None,
-        opening: None,
-    };
     CheckBody {
         update,
         snapshot: update - update % configuration.replay_snapshot_interval,
         exact: true,
         verdict: Verdict::Passed,
         tolerance: configuration.tolerance,
-        parameter: draw.parameter.map(coordinate),
-        optimizer: draw.optimizer.map(coordinate),
+        parameter: draw.parameter.map(Coordinate::bare),
+        optimizer: draw.optimizer.map(Coordinate::bare),
         distance: None,
         probes: None,
     }
@@ -330,7 +324,10 @@ pub fn full_bodies() -> Vec<Body> {
         index: 17,
         committed: Some(vec![0; 4]),
         replayed: Some(vec![1; 4]),
-        opening: Some(opening),
+        opening: Some(opening.clone()),
+        attested: Some(-0.25),
+        before: Some(vec![2; 4]),
+        before_opening: Some(opening),
     };
     let check = CheckBody {
         update: 3,

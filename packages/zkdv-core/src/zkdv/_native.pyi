@@ -294,6 +294,41 @@ def draw(
         Whether the update is sampled, and the parameter and optimizer coordinates; None where there are no elements.
     """
 
+def attested_delta(
+    dtype: str, before: bytes, after: bytes, delta: float, absolute: float, relative: float
+) -> tuple[bool, float, float]:
+    """Compares what an attest program says was added to a parameter with the element before and after the update.
+
+    Args:
+        dtype: Name of the leaf's dtype.
+        before: The element before the update.
+        after: The element after it.
+        delta: What the program gave.
+        absolute: Absolute tolerance.
+        relative: Relative tolerance.
+
+    Returns:
+        Whether they agree (docs/protocol/transcript.md, Checks), how far the update moved the element, and how far the
+        two may be apart.
+    """
+
+def attested_element(
+    dtype: str, committed: bytes, element: float, absolute: float, relative: float
+) -> tuple[bool, float, float]:
+    """Compares an element after the update, as an attest program has it, with the committed one.
+
+    Args:
+        dtype: Name of the leaf's dtype.
+        committed: The committed element.
+        element: What the program gave.
+        absolute: Absolute tolerance.
+        relative: Relative tolerance.
+
+    Returns:
+        Whether they agree (docs/protocol/transcript.md, Checks), the committed element as a number, and how far the two
+        may be apart.
+    """
+
 @final
 class Identity:
     """The key that signs the root of a run. Its private half never shows, in `repr` or in errors."""
