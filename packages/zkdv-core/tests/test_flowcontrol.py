@@ -1,6 +1,7 @@
 """Admission under each overlap policy, poison, and the end of the stage threads."""
 
 import threading
+from concurrent.futures import CancelledError
 
 import pytest
 
@@ -199,3 +200,76 @@ def test_phases_are_annotated():
 def test_capacity_below_one_is_refused():
     with pytest.raises(ValueError, match="capacity is 0"):
         PipelineQueue(0)
+
+
+def test_slots_of_calls_that_came_to_nothing_are_withdrawn(queue):
+    first = queue.acquire(overlap.ALWAYS)
+    first.draw(sampled=False)
+    lost = queue.acquire(overlap.ALWAYS)
+    queue.withdraw(first.number)
+    assert (first.retired, lost.retired) == (False, True)
+    queue.withdraw(-1)
+    assert first.retired
+    queue.join()
+
+
+def test_waiting_ends_where_its_condition_holds_or_the_queue_fails(queue):
+    seen, results = [], []
+
+    def wait():
+        try:
+            queue.wait_until(lambda: bool(seen))
+        except ZKDVError as error:
+            results.append(str(error))
+        else:
+            results.append("held")
+
+    def started():
+        thread = threading.Thread(target=wait, daemon=True)
+        thread.start()
+        return thread
+
+    thread = started()
+    seen.append(1)
+    queue.notify()
+    thread.join(WAIT_SECONDS)
+    seen.clear()
+    thread = started()
+    queue.poison(OSError("no space left"))
+    thread.join(WAIT_SECONDS)
+    assert results == ["held", "no space left"]
+
+
+def test_joining_ends_where_what_is_owed_is_dropped(queue):
+    queue.acquire(overlap.NEVER)
+    errors = []
+
+    def join():
+        try:
+            queue.join()
+        except ZKDVError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=join, daemon=True)
+    thread.start()
+    queue.close(cancel=True)
+    thread.join(WAIT_SECONDS)
+    assert len(errors) == 1
+    assert "closed" in errors[0]
+
+
+def test_closing_at_once_drops_checks_and_keeps_commitments(queue):
+    commitment, check, ran = threading.Event(), threading.Event(), []
+    queue.submit("commit", commitment.wait, WAIT_SECONDS)
+    queue.submit("check", check.wait, WAIT_SECONDS)
+    queue.submit("commit", ran.append, "commit")
+    dropped = queue.submit("check", ran.append, "check")
+    closing = threading.Thread(target=queue.close, kwargs={"cancel": True}, daemon=True)
+    closing.start()
+    with pytest.raises(CancelledError):
+        dropped.result(WAIT_SECONDS)
+    commitment.set()
+    check.set()
+    closing.join(WAIT_SECONDS)
+    assert not closing.is_alive()
+    assert ran == ["commit"]

@@ -254,7 +254,14 @@ class Driver:
             ZKDVPoisonedError: The proof has failed.
             ZKDVError: The proof is not running.
         """
-        self.pipeline.queue.join()
+        pipeline = self.pipeline
+        # While another thread is in the middle of an update, nothing was cut short.
+        if self.update_lock.acquire(blocking=False):
+            try:
+                pipeline.recover()
+            finally:
+                self.update_lock.release()
+        pipeline.queue.join()
 
     def close(self) -> None:
         """Wait for all commitments and checks, write the closing records and end the run. Closing twice does no harm.
@@ -263,20 +270,28 @@ class Driver:
             ZKDVPoisonedError: The proof failed, now or before; the transcript is closed as poisoned.
             ZKDVError: The closing records could not be written.
         """
-        with self._lock:
+        # No update begins while the proof is closing.
+        with self._lock, self.update_lock:
             if self._state != "running" or os.getpid() != self._pid:
                 self._state = "closed" if self._state == "new" else self._state
                 return
             pipeline = self.pipeline_of_closing()
+            finished = False
             try:
+                if self.queue.failure is None:
+                    pipeline.recover()
                 self.queue.join()
                 pipeline.finish()
                 self._write_close("finished")
+                finished = True
             except ZKDVPoisonedError:
+                # What a stage has at hand is written before the record that nothing comes after.
+                self.queue.close(cancel=True)
                 self._write_close("poisoned")
                 raise
             finally:
-                self._end(cancel=self.queue.failure is not None)
+                # An interrupt waits for no checks.
+                self._end(cancel=not finished)
 
     def abandon(self) -> None:
         """End the run at once and leave its transcript open: commitments at hand are written, checks are dropped."""
@@ -332,8 +347,13 @@ class Driver:
 
     def _end(self, *, cancel: bool) -> None:
         self._state = "closed"
-        self.queue.close(cancel=cancel)
-        self.pipeline_of_closing().clear()
+        try:
+            self.queue.close(cancel=cancel)
+            self.pipeline_of_closing().clear()
+        finally:
+            self._release()
+
+    def _release(self) -> None:
         try:
             with native_errors():
                 self._opened().release()

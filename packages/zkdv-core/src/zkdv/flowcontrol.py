@@ -38,10 +38,10 @@ class Slot:
         retired: Whether commitment and check are on record.
     """
 
-    __slots__ = ("_condition", "drawn", "held", "number", "policy", "retired", "sampled")
+    __slots__ = ("_changes", "drawn", "held", "number", "policy", "retired", "sampled")
 
-    def __init__(self, policy: Policy, number: int, condition: threading.Condition) -> None:
-        self._condition = condition
+    def __init__(self, policy: Policy, number: int, changes: "_Changes") -> None:
+        self._changes = changes
         self.number = number
         self.policy = policy
         self.drawn = False
@@ -51,22 +51,34 @@ class Slot:
 
     def draw(self, *, sampled: bool) -> None:
         """Note that the update's record is written, and whether it is sampled."""
-        with self._condition:
+        with self._changes.lock:
             self.drawn = True
             self.sampled = sampled
-            self._condition.notify_all()
+            self._changes.condition.notify_all()
 
     def hold(self) -> None:
         """Note that the check no longer reads production buffers."""
-        with self._condition:
+        with self._changes.lock:
             self.held = True
-            self._condition.notify_all()
+            self._changes.condition.notify_all()
 
     def retire(self) -> None:
         """Note that nothing more is owed for the update. Retiring twice does no harm."""
-        with self._condition:
+        with self._changes.lock:
             self.retired = True
-            self._condition.notify_all()
+            self._changes.condition.notify_all()
+
+
+class _Changes:
+    """The lock over a queue and its slots, and who waits for a change of them.
+
+    The lock is taken by itself and not through the condition, whose `__enter__` is Python code: an interrupt at its end
+    would leave the lock taken for ever.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.condition = threading.Condition(self.lock)
 
 
 class PipelineQueue:
@@ -88,7 +100,7 @@ class PipelineQueue:
         self.max_lag = max_lag
         self._admitted = 0
         self._annotation = annotation
-        self._condition = threading.Condition()
+        self._changes = _Changes()
         self._active: list[Slot] = []
         self._executors: dict[Stage, ThreadPoolExecutor] = {}
         self._failure: BaseException | None = None
@@ -113,16 +125,39 @@ class PipelineQueue:
             ZKDVPoisonedError: A stage has failed.
             ZKDVError: The queue is closed.
         """
-        with self._condition:
+        with self._changes.lock:
             self._check_usable()
             if not self._admissible(policy):
-                with self.annotate("zkdv.flow_control.wait"):
-                    self._condition.wait_for(lambda: self._stopped() or self._admissible(policy))
+                self._wait(lambda: self._stopped() or self._admissible(policy))
                 self._check_usable()
-            slot = Slot(policy, self._admitted, self._condition)
+            slot = Slot(policy, self._admitted, self._changes)
             self._admitted += 1
             self._active.append(slot)
         return slot
+
+    def withdraw(self, number: int) -> None:
+        """Retire every slot that was admitted after slot `number`; -1 for all of them."""
+        with self._changes.lock:
+            for slot in self._active:
+                if slot.number > number:
+                    slot.retire()
+
+    def wait_until(self, predicate: Callable[[], bool]) -> None:
+        """Wait until `predicate` holds, which is looked at again whenever a slot changes and at `notify`.
+
+        Raises:
+            ZKDVPoisonedError: A stage has failed.
+            ZKDVError: The queue is closed.
+        """
+        with self._changes.lock:
+            if not predicate():
+                self._wait(lambda: self._stopped() or predicate())
+                self._check_usable()
+
+    def notify(self) -> None:
+        """Have everybody who waits look again."""
+        with self._changes.lock:
+            self._changes.condition.notify_all()
 
     def submit(
         self,
@@ -133,7 +168,7 @@ class PipelineQueue:
         **kwargs: _Parameters.kwargs,
     ) -> Future[_Result]:
         """Run `function` on the thread of `stage`; a failure poisons the queue and is in the returned future."""
-        with self._condition:
+        with self._changes.lock:
             if self._closed:
                 raise ZKDVError("the proof is closed; open a new one for further updates")
             executor = self._executors.get(stage)
@@ -148,27 +183,29 @@ class PipelineQueue:
         Raises:
             ZKDVPoisonedError: From the first failure.
         """
-        with self._condition:
+        with self._changes.lock:
             self._raise_failure()
 
     def poison(self, failure: BaseException) -> None:
         """Make waiting and later calls raise from `failure`; the first failure is kept."""
-        with self._condition:
+        with self._changes.lock:
             if self._failure is None:
                 self._failure = failure
-            self._condition.notify_all()
+            self._changes.condition.notify_all()
 
     def join(self) -> None:
         """Wait until nothing is owed for any admitted update.
 
         Raises:
             ZKDVPoisonedError: A stage has failed.
+            ZKDVError: The queue was closed meanwhile, and what was owed is dropped.
         """
-        with self._condition:
+        with self._changes.lock:
             if not self._drained():
-                with self.annotate("zkdv.flow_control.wait"):
-                    self._condition.wait_for(lambda: self._failure is not None or self._drained())
+                self._wait(lambda: self._stopped() or self._drained())
             self._raise_failure()
+            if not self._drained():
+                self._check_usable()
 
     @property
     def cancelled(self) -> bool:
@@ -176,14 +213,16 @@ class PipelineQueue:
         return self._cancelled
 
     def close(self, *, cancel: bool = False) -> None:
-        """End the stage threads, after the work that they hold or, with `cancel`, after the piece at hand."""
-        with self._condition:
+        """End the stage threads, after the work that they hold; with `cancel`, checks end after the piece at hand."""
+        with self._changes.lock:
             self._closed = True
             self._cancelled = self._cancelled or cancel
-            executors = list(self._executors.values())
-            self._condition.notify_all()
-        for executor in executors:
-            executor.shutdown(wait=True, cancel_futures=cancel)
+            executors = list(self._executors.items())
+            self._changes.condition.notify_all()
+        for stage, executor in executors:
+            executor.shutdown(wait=False, cancel_futures=cancel and stage in {"check", "snapshot"})
+        for _, executor in executors:
+            executor.shutdown(wait=True)
 
     def _run(self, stage: Stage, work: Callable[[], _Result]) -> _Result:
         # Work behind a failure would only describe its consequences.
@@ -195,6 +234,10 @@ class PipelineQueue:
         except BaseException as failure:
             self.poison(failure)
             raise
+
+    def _wait(self, predicate: Callable[[], bool]) -> None:
+        with self.annotate("zkdv.flow_control.wait"):
+            self._changes.condition.wait_for(predicate)
 
     def _stopped(self) -> bool:
         return self._failure is not None or self._closed

@@ -5,8 +5,9 @@ runs on the stage threads of `zkdv.flowcontrol`. Read `_commit` and `_check` for
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, wait
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,20 +16,18 @@ from numpy.typing import NDArray
 
 from zkdv import _native
 from zkdv.check import CheckOutcome, ProductionLeaf, compare, probes_within
+from zkdv.edits import EditFinder
 from zkdv.errors import ZKDVError, ZKDVVerificationError, warn
 from zkdv.flowcontrol import PipelineQueue
 from zkdv.overlap import Policy
-from zkdv.replay_memory import ReplayMemory, Snapshot
+from zkdv.replay_memory import OVERLAPPED_COPIES, ReplayMemory, Snapshot
 from zkdv.schema import TREES, Due, LeafEvidence, Schema, TreeName
-from zkdv.sharding import leaf_digest
 from zkdv.submission import PendingUpdate, Program, Submission
 
 if TYPE_CHECKING:
     from zkdv.driver import Driver
 
 __all__ = ["PendingUpdate", "Pipeline"]
-
-EDIT_VALUE_LIMIT_BYTES = 64
 
 
 @dataclass
@@ -40,6 +39,19 @@ class _Counts:
     edits: int = 0
 
 
+@dataclass(frozen=True)
+class _HandedOver:
+    """An update whose program was launched.
+
+    Attributes:
+        update: The update.
+        after: The state leaves after it, parameters first.
+    """
+
+    update: PendingUpdate
+    after: Sequence[Any]
+
+
 @dataclass
 class Pipeline(ABC):
     """Commits updates in order and checks the sampled ones. A frontend supplies the operations on its arrays.
@@ -47,28 +59,38 @@ class Pipeline(ABC):
     Args:
         core: The driver whose transcript is written.
         queue: Admission and stage threads.
-        checkpoint: Called with index and state before an update whose state is kept as evidence; None keeps none.
     """
 
     core: "Driver"
     queue: PipelineQueue
-    checkpoint: Callable[[int, Sequence[Any]], None] | None = None
     schema: Schema | None = None
     counts: _Counts = field(default_factory=_Counts)
-    _index: int = 0
-    _after: Sequence[Any] = ()
+    _handed_over: deque[_HandedOver] = field(default_factory=deque)
+    _begun: bool = False
     _evidence: LeafEvidence | None = None
     _memory: ReplayMemory = field(default_factory=ReplayMemory)
-    _committed: Future[None] | None = None
     _warnings: list[str] = field(default_factory=list)
     _nan_noticed: bool = False
-    _edits_noticed: set[tuple[TreeName, int]] = field(default_factory=set)
+    _edits: EditFinder = field(default_factory=EditFinder)
 
     # What a frontend supplies.
 
     @abstractmethod
-    def copy_state(self, state: Sequence[Any]) -> Sequence[Any]:
-        """Return copies of state leaves that later donation or in-place writes don't touch."""
+    def launch_snapshot(self, state: Sequence[Any], over: Sequence[Any] | None) -> Sequence[Any]:
+        """Launch a copy of state leaves to host memory, which later donation or in-place writes don't touch.
+
+        Args:
+            state: The state leaves, parameters first.
+            over: An earlier copy that nothing reads any more, whose memory is used again; None allocates.
+        """
+
+    @abstractmethod
+    def await_snapshot(self, copy: Sequence[Any]) -> None:
+        """Wait until a launched copy is in host memory."""
+
+    @abstractmethod
+    def restore(self, copy: Sequence[Any]) -> Sequence[Any]:
+        """Return the state leaves of a snapshot for `replay`, which may consume them; the snapshot stays as it is."""
 
     @abstractmethod
     def start_evidence(self, state: Sequence[Any], due: Due) -> Any:
@@ -84,14 +106,14 @@ class Pipeline(ABC):
 
     @abstractmethod
     def replay(self, update: PendingUpdate, state: Sequence[Any]) -> Sequence[Any]:
-        """Run an update's sealed program on the state before it and return the state leaves after it."""
+        """Run an update's sealed program on the state before it, which may be consumed; return the leaves after it."""
 
     # On the training thread.
 
     @property
     def updates(self) -> int:
         """Number of updates submitted."""
-        return self._index
+        return self._handed_over[-1].update.index + 1 if self._handed_over else 0
 
     def declare(self, schema: Schema) -> None:
         """Set the schema at the first update.
@@ -125,15 +147,17 @@ class Pipeline(ABC):
         Returns:
             Its index, its submission, and the evidence of the state before it where a `state` record is due.
         """
+        self.recover()
+        self._begun = True
         slot = self.queue.acquire(policy)
         try:
             self.warn()
-            index = self._index
+            index = self.updates
             edits = self._find_edits(state) if index else []
             large = any("value" not in edit for edit in edits)
             before = self.start_evidence(state, Due()) if index == 0 or large else None
-            if self.core.checks_possible and (index % self.core.replay_snapshot_interval == 0 or edits):
-                self._memory.add_snapshot(Snapshot(index, self.copy_state(state)))
+            if self.core.checks_possible:
+                self._prepare_replays(index, policy, state, edited=bool(edits))
         except BaseException:
             slot.retire()
             raise
@@ -143,13 +167,28 @@ class Pipeline(ABC):
 
     def submit(self, update: PendingUpdate, after: Sequence[Any]) -> None:
         """Hand over an update whose program was launched; `after` are the state leaves after it, parameters first."""
-        self._index = update.index + 1
-        self._after = after
-        self._committed = self.queue.submit("commit", self._commit, update)
+        # One operation, so that an interrupt finds the update handed over whole or not at all.
+        self._handed_over.append(_HandedOver(update, after))
+        self.queue.submit("commit", self._commit_handed_over)
+        self._begun = False
 
     def abandon(self, submission: Submission) -> None:
-        """Forget an update whose program could not be launched."""
-        submission.slot.retire()
+        """Forget an update that came to nothing; one that was handed over all the same stays."""
+        if not (self._handed_over and self._handed_over[-1].update.submission is submission):
+            submission.slot.retire()
+
+    def recover(self) -> None:
+        """Make good what an exception cut short in the last call: commit what was handed over, forget what was not.
+
+        Only whoever holds the proof's `update_lock` calls this.
+        """
+        if not self._begun:
+            return
+        last = self._handed_over[-1].update.submission.slot.number if self._handed_over else -1
+        self.queue.withdraw(last)
+        if self._handed_over:
+            self.queue.submit("commit", self._commit_handed_over)
+        self._begun = False
 
     def commit_batch(self, batch: Future[NDArray[np.uint32]]) -> Future[_native.BatchCommitment]:
         """Commit to a packed batch, on the preparing thread."""
@@ -162,22 +201,27 @@ class Pipeline(ABC):
 
     def clear(self) -> None:
         """Let go of all arrays, once nothing more is owed."""
-        self._after = ()
+        if self._handed_over:
+            # The last update stays, without arrays, since it says how many there were.
+            update = self._handed_over[-1].update
+            update.release()
+            self._handed_over = deque([_HandedOver(update, ())])
         self._evidence = None
         self._memory.clear()
 
     def finish(self) -> None:
         """Write the closing `state` record over the state that the last update returned. Runs after all updates."""
         self.warn()
-        if self._index == 0:
+        if not self._handed_over:
             return
-        missing = [leaf for leaf in self._after if self.read_leaf_gone(leaf)]
+        after = self._handed_over[-1].after
+        missing = [leaf for leaf in after if self.read_leaf_gone(leaf)]
         if missing:
             raise ZKDVError(
                 f"{len(missing)} arrays of the state after the last update were donated or deleted, so the run's final "
                 "state can't be committed; close the proof before they are given away"
             )
-        evidence = self.read_evidence(self.start_evidence(self._after, Due()), Due())
+        evidence = self.read_evidence(self.start_evidence(after, Due()), Due())
         self._append_state("close", evidence)
 
     def read_leaf_gone(self, leaf: Any) -> bool:
@@ -189,6 +233,17 @@ class Pipeline(ABC):
     def _commit_batch(self, batch: Future[NDArray[np.uint32]]) -> _native.BatchCommitment:
         return _native.batch_commit(batch.result(), self.core.rolling_window, self.core.rolling_base)
 
+    def _commit_handed_over(self) -> None:
+        """Commit waiting updates in order, and keep the last of all: the next one is compared with its state."""
+        while self._handed_over:
+            update = self._handed_over[0].update
+            if update.index >= self.counts.updates:
+                self._commit(update)
+            elif len(self._handed_over) > 1:
+                self._handed_over.popleft()
+            else:
+                return
+
     def _commit(self, update: PendingUpdate) -> None:
         """Bring the evidence to the host, write the record, and draw."""
         submission, due = update.submission, update.submission.due
@@ -199,8 +254,6 @@ class Pipeline(ABC):
             before = self.read_evidence(update.pre_projection, Due())
             self._append_state("edit" if update.index else "start", before)
 
-        if self._evidence is not None:
-            update.pre_optimizer_hash = self._evidence.roots.get("optimizer")
         update.evidence = self._evidence = self.read_evidence(update.parameter_evidence, due)
         self._notice_nan(update.index, update.evidence)
         body: dict[str, Any] = {
@@ -225,14 +278,22 @@ class Pipeline(ABC):
             schema.elements("parameters"),
             schema.elements("optimizer"),
         )
-        submission.slot.draw(sampled=sampled)
         if self.core.checks_possible:
             self._memory.add_update(update)
-        if sampled:
-            self.counts.sampled += 1
-            self.queue.submit("check", self._check, update, {"parameters": parameter, "optimizer": optimizer})
-        else:
+        if not sampled:
+            self._memory.settle(update.index)
+        submission.slot.draw(sampled=sampled)
+        if not sampled:
             self._retire(update)
+            return
+        self.counts.sampled += 1
+        if not self.queue.cancelled:
+            self.queue.submit("check", self._check, update, {"parameters": parameter, "optimizer": optimizer})
+
+    def _finish_snapshot(self, snapshot: Snapshot) -> None:
+        self.await_snapshot(snapshot.state)
+        snapshot.arrived = True
+        self.queue.notify()
 
     def _check(self, update: PendingUpdate, coordinates: dict[TreeName, int | None]) -> None:
         """Replay a sampled update from the newest snapshot and write the check's record."""
@@ -241,7 +302,8 @@ class Pipeline(ABC):
         update.submission.slot.hold()
 
         snapshot, steps = self._memory.path_to(update.index)
-        state, exact, probes_agree = snapshot.state, True, True
+        self.queue.wait_until(lambda: snapshot.arrived)
+        state, exact, probes_agree = self.restore(snapshot.state), True, True
         for step in steps:
             if self.queue.cancelled:
                 return
@@ -284,6 +346,22 @@ class Pipeline(ABC):
         self._retire(update)
 
     # Pieces of the above.
+
+    def _prepare_replays(self, index: int, policy: Policy, state: Sequence[Any], *, edited: bool) -> None:
+        """Take a snapshot of the state before update `index` where one is due."""
+        memory = self._memory
+        if policy is Policy.ALWAYS and self.queue.capacity > 1:
+            memory.limit = OVERLAPPED_COPIES
+        if index % self.core.replay_snapshot_interval == 0 or edited or memory.lacks_snapshot(index):
+            # Room comes with the end of a check that runs now: those before an update that may not overlap have ended.
+            self.queue.wait_until(lambda: memory.make_room(index))
+            snapshot = Snapshot(index, self.launch_snapshot(state, memory.take_room(index)))
+            self.queue.submit("snapshot", self._finish_snapshot, snapshot)
+            memory.add_snapshot(snapshot)
+        while memory.primed < memory.limit:
+            memory.prime(self.launch_snapshot(state, None))
+        if self.core.may_sample(index):
+            memory.expect_check(index)
 
     def _schema(self) -> Schema:
         if self.schema is None:
@@ -332,52 +410,19 @@ class Pipeline(ABC):
 
     def _find_edits(self, state: Sequence[Any]) -> list[dict[str, Any]]:
         """List the leaves that are not those that the preceding update left behind."""
-        if all(leaf is expected for leaf, expected in zip(state, self._after, strict=True)):
+        last = self._handed_over[-1]
+        if all(leaf is expected for leaf, expected in zip(state, last.after, strict=True)):
             return []
-        if self._committed is not None:
-            # What a leaf is compared with is the evidence of the preceding update.
-            wait([self._committed])
-            self.queue.check()
-        edits: list[dict[str, Any]] = []
-        schema = self._schema()
-        for position, (leaf, expected) in enumerate(zip(state, self._after, strict=True)):
-            if leaf is expected:
-                continue
-            tree, index = schema.tree_leaf(position)
-            array = self.read_leaf(leaf)
-            if array is None:
-                raise ZKDVError(f"{tree} leaf {schema.tree(tree)[index].name} was donated or deleted before the update")
-            digest = leaf_digest(array, schema.tree(tree)[index].sharding)
-            if digest == self._committed_digest(tree, index, expected):
-                continue
-            edit: dict[str, Any] = {"tree": tree, "leaf": index, "digest": digest}
-            if array.nbytes <= EDIT_VALUE_LIMIT_BYTES:
-                edit["value"] = array.tobytes()
-            edits.append(edit)
-        self._notice_edits(edits)
-        return edits
-
-    def _notice_edits(self, edits: Sequence[dict[str, Any]]) -> None:
-        """Warn of leaves that were edited for the first time: a loop that edits each time says so once."""
-        leaves = {(edit["tree"], edit["leaf"]) for edit in edits}
-        if leaves <= self._edits_noticed:
-            return
-        self._edits_noticed |= leaves
-        names = [self._schema().tree(edit["tree"])[edit["leaf"]].name for edit in edits]
-        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-        warn(
-            f"{', '.join(names[:5])}{more} changed between updates {self._index - 1} and {self._index} other than by "
-            "the update. The transcript records every such edit, and `zkdv verify` fails because of it unless it is "
-            "given --allow-edits; a value that the update itself changes is no edit. Further edits of the same leaves "
-            "are recorded without a warning"
+        # What a leaf is compared with is the evidence of the preceding update.
+        self.queue.wait_until(lambda: self.counts.updates > last.update.index)
+        return self._edits.find(
+            state,
+            last.after,
+            index=self.updates,
+            schema=self._schema(),
+            evidence=self._evidence,
+            read_leaf=self.read_leaf,
         )
-
-    def _committed_digest(self, tree: TreeName, index: int, expected: Any) -> bytes | None:
-        """Return a leaf's digest after the last update: the committed one, else that of its array if it is there."""
-        if self._evidence is not None and tree in self._evidence.digests:
-            return self._evidence.digests[tree][index]
-        array = self.read_leaf(expected)
-        return None if array is None else leaf_digest(array, self._schema().tree(tree)[index].sharding)
 
     def _hold_production(
         self, update: PendingUpdate, coordinates: dict[TreeName, int | None]
@@ -401,7 +446,7 @@ class Pipeline(ABC):
         return array
 
     def _retire(self, update: PendingUpdate) -> None:
-        """Let go of what only this update needed, and of snapshots that no open update starts from."""
+        """Let go of what only this update needed."""
         update.release()
-        update.submission.slot.retire()
         self._memory.settle(update.index)
+        update.submission.slot.retire()

@@ -77,7 +77,6 @@ class PendingUpdate:
         batch_evidence: The batch's commitment, being computed.
         parameter_evidence: What the training program says of the state after it, still on the device.
         pre_projection: Evidence of the whole state before the update, where a `state` record stands before it.
-        pre_optimizer_hash: The optimizer root before the update, where it is committed.
         overlap: Its overlap policy.
         parameters: The parameter leaves after the update, until the check has copies.
         evidence: Digests and probes, once they are on the host.
@@ -91,7 +90,6 @@ class PendingUpdate:
     batch_evidence: Future[_native.BatchCommitment]
     parameter_evidence: Any
     pre_projection: Any | None
-    pre_optimizer_hash: bytes | None
     overlap: Policy
     parameters: Sequence[Any] = ()
     evidence: LeafEvidence | None = None

@@ -140,26 +140,25 @@ class JitFunction:
             result, hidden, evidence = self._run(pipeline, submission, variant, values)
             if words is None:
                 words = self._pack(pipeline, batch, variant)
+            returned = [*jax.tree.leaves(result), *hidden]
+            after = [returned[position] for position in staged.after_results]
+            count = len(staged.parameter_inputs)
+            update = PendingUpdate(
+                pipeline,
+                index,
+                submission,
+                words,
+                after[count:],
+                pipeline.commit_batch(words),
+                evidence,
+                before,
+                policy,
+                after[:count],
+            )
+            pipeline.submit(update, after)
         except BaseException:
             pipeline.abandon(submission)
             raise
-        returned = [*jax.tree.leaves(result), *hidden]
-        after = [returned[position] for position in staged.after_results]
-        count = len(staged.parameter_inputs)
-        update = PendingUpdate(
-            pipeline,
-            index,
-            submission,
-            words,
-            after[count:],
-            pipeline.commit_batch(words),
-            evidence,
-            before,
-            None,
-            policy,
-            after[:count],
-        )
-        pipeline.submit(update, after)
         return result if policy is variant.policy else carry_policy(result, policy)
 
     def _step(self, evidence_inputs: tuple[Any, Any], *values: Any) -> tuple[Any, list[Any], tuple[Any, Any, Any]]:
@@ -204,7 +203,8 @@ class JitFunction:
             inputs = [leaves[index] for index in (*staged.state_inputs, *staged.batch_inputs)]
             abstract, replay = _replay_over_words(staged, inputs)
             batch_dtypes = tuple(np.dtype(leaf.dtype) for leaf in schema.batch.leaves)
-            sealed = pipeline.queue.submit("start", _seal, replay, abstract, len(staged.parameter_inputs))
+            counts = len(staged.parameter_inputs), len(staged.state_inputs)
+            sealed = pipeline.queue.submit("start", _seal, replay, abstract, *counts)
             policy = self._policy(staged, leaves, values)
             variant = _Variant(staged, JAXProgram(sealed, batch_dtypes=batch_dtypes), avals, policy)
             self._variants[key] = variant
@@ -295,8 +295,8 @@ class JitFunction:
         return packed
 
 
-def _seal(replay: Callable[..., Any], abstract: Sequence[Any], parameters: int) -> SealedProgram:
-    return SealedReplay(_replay_export.seal(replay, abstract), parameters)
+def _seal(replay: Callable[..., Any], abstract: Sequence[Any], parameters: int, state: int) -> SealedProgram:
+    return SealedReplay(_replay_export.seal(replay, abstract), parameters, state)
 
 
 def _schema(staged: StagedFunction, leaves: Sequence[Any]) -> Schema:

@@ -21,6 +21,7 @@ from zkdv.jax._commitment_plan import (
     sign_words,
 )
 from zkdv.jax._lowerings import commit_lowering
+from zkdv.jax._snapshots import SnapshotCopies
 from zkdv.pipeline import PendingUpdate, Pipeline
 from zkdv.schema import TREES, Due, LeafEvidence, Schema, TreeName
 from zkdv.submission import Program
@@ -35,10 +36,12 @@ class SealedReplay:
     Attributes:
         exported: The serialized program and its text.
         parameters: Number of parameter leaves, and so of deltas.
+        state: Number of all state leaves.
     """
 
     exported: _replay_export.SealedProgram
     parameters: int
+    state: int
 
     @property
     def blob(self) -> bytes:
@@ -62,8 +65,8 @@ class SealedReplay:
 
     @cached_property
     def run(self) -> Callable[..., Any]:
-        """The sealed bytes, loaded and compiled as an auditor would."""
-        return jax.jit(_replay_export.load(self.blob).call)
+        """The sealed bytes, loaded and compiled as an auditor would; it consumes the state before the update."""
+        return jax.jit(_replay_export.load(self.blob).call, donate_argnums=tuple(range(self.state)))
 
 
 @dataclass(eq=False)
@@ -106,10 +109,17 @@ class JAXPipeline(Pipeline):
         """Return the flags of the commit call, shape (1,), uint32, on the device."""
         return self._due_operands[due.bits]
 
-    def copy_state(self, state: Sequence[Any]) -> Sequence[Any]:
-        """Copy state leaves on the device, in the form that is committed."""
-        copies: list[Any] = _copy([committed_form(leaf) for leaf in state])
-        return copies
+    def launch_snapshot(self, state: Sequence[Any], over: Sequence[Any] | None) -> Sequence[Any]:
+        """Launch a copy of state leaves, in the form that is committed, to host memory."""
+        return self._snapshots.launch([committed_form(leaf) for leaf in state], over)
+
+    def await_snapshot(self, copy: Sequence[Any]) -> None:
+        """Wait until a launched copy is in host memory."""
+        jax.block_until_ready(copy)
+
+    def restore(self, copy: Sequence[Any]) -> Sequence[Any]:
+        """Return a snapshot's leaves in the memory of their devices."""
+        return self._snapshots.restore(copy)
 
     def start_evidence(self, state: Sequence[Any], due: Due) -> Any:
         """Launch the commitment of state leaves as a program of its own."""
@@ -145,7 +155,7 @@ class JAXPipeline(Pipeline):
         return np.asarray(_copy([committed_form(leaf)])[0])
 
     def replay(self, update: PendingUpdate, state: Sequence[Any]) -> Sequence[Any]:
-        """Run an update's sealed program on the state before it and return the state leaves after it."""
+        """Run an update's sealed program on the state before it, which it consumes; return the leaves after it."""
         program = update.submission.program
         if not isinstance(program, JAXProgram) or self.schema is None:
             raise ZKDVError(f"update {update.index} was not made by this frontend")
@@ -164,6 +174,10 @@ class JAXPipeline(Pipeline):
     @cached_property
     def _due_operands(self) -> dict[int, jax.Array]:
         return {bits: jnp.asarray([bits], jnp.uint32) for bits in range(4)}
+
+    @cached_property
+    def _snapshots(self) -> SnapshotCopies:
+        return SnapshotCopies()
 
     @cached_property
     def _commit_program(self) -> Callable[..., Any]:
