@@ -297,6 +297,15 @@ class Pipeline(ABC):
 
     def _check(self, update: PendingUpdate, coordinates: dict[TreeName, int | None]) -> None:
         """Replay a sampled update from the newest snapshot and write the check's record."""
+        outcome = self._replay_and_compare(update, coordinates)
+        # The replay's arrays are gone by now, before training goes on where it waited.
+        if outcome is not None:
+            self._conclude(update, outcome)
+
+    def _replay_and_compare(
+        self, update: PendingUpdate, coordinates: dict[TreeName, int | None]
+    ) -> CheckOutcome | None:
+        """Return what a check finds; None where nobody waits for it any more."""
         production = self._hold_production(update, coordinates)
         update.release()
         update.submission.slot.hold()
@@ -306,7 +315,7 @@ class Pipeline(ABC):
         state, exact, probes_agree = self.restore(snapshot.state), True, True
         for step in steps:
             if self.queue.cancelled:
-                return
+                return None
             state = self.replay(step, state)
             due = step.submission.due
             replayed = self.read_evidence(self.start_evidence(state, due), due)
@@ -317,7 +326,7 @@ class Pipeline(ABC):
                     probes_agree = probes_agree and probes_within(
                         self._schema(), self.core.config.tolerance, self.core.probe_ratio, committed, replayed
                     )
-        outcome = compare(
+        return compare(
             self._schema(),
             self.core.config.tolerance,
             probe_ratio=self.core.probe_ratio,
@@ -330,7 +339,6 @@ class Pipeline(ABC):
             production=production,
             replayed_leaves={tree: self._replayed_leaf(state, tree, leaf.leaf) for tree, leaf in production.items()},
         )
-        self._conclude(update, outcome)
 
     def _conclude(self, update: PendingUpdate, outcome: CheckOutcome) -> None:
         self.core.append("check", outcome.body)
