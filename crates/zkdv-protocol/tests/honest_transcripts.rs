@@ -74,7 +74,7 @@ fn attested_runs_pass_under_every_configuration() {
                         ..Settings::default()
                     };
                     let report = assert_verdict(&settings, Outcome::Passed);
-                    assert_eq!(report.passed, 12);
+                    assert_eq!(report.checks_passed, 12);
                     assert_eq!(report.programs.len(), 2);
                 }
             }

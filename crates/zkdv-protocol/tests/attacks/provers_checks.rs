@@ -562,7 +562,7 @@ fn attested_checks_of_a_prover_who_misstates_them() {
         }
         vec![body]
     });
-    assert_eq!((resolved.verdict, resolved.unresolved), (Outcome::Incomplete, 1));
+    assert_eq!((resolved.verdict, resolved.checks_unresolved), (Outcome::Incomplete, 1));
 }
 
 #[test]
