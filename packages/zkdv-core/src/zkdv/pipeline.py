@@ -4,6 +4,7 @@
 runs on the stage threads of `zkdv.flowcontrol`. Read `_commit` and `_check` for what one update leaves behind.
 """
 
+import operator
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
@@ -419,7 +420,7 @@ class Pipeline(ABC):
     def _find_edits(self, state: Sequence[Any]) -> list[dict[str, Any]]:
         """List the leaves that are not those that the preceding update left behind."""
         last = self._handed_over[-1]
-        if all(leaf is expected for leaf, expected in zip(state, last.after, strict=True)):
+        if all(map(operator.is_, state, last.after)):
             return []
         # What a leaf is compared with is the evidence of the preceding update.
         self.queue.wait_until(lambda: self.counts.updates > last.update.index)

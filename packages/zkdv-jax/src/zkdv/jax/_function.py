@@ -123,7 +123,7 @@ class JitFunction:
 
     def _update(self, pipeline: JAXPipeline, values: tuple[Any, ...]) -> Any:
         leaves, tree = jax.tree.flatten([values[position] for position in self._dynamic])
-        if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+        if any(issubclass(kind, jax.core.Tracer) for kind in set(map(type, leaves))):
             raise ZKDVError(
                 f"{self._signature.name} was called inside of a function that JAX traces (jit, vmap, scan, grad …); "
                 "each of its calls commits one update, so call it from plain Python"
