@@ -219,14 +219,14 @@ class Pipeline(ABC):
         missing = [leaf for leaf in after if self.read_leaf_gone(leaf)]
         if missing:
             raise ZKDVError(
-                f"{len(missing)} arrays of the state after the last update were donated or deleted, so the run's final "
-                "state can't be committed; close the proof before they are given away"
+                f"{len(missing)} arrays of the state after the last update were donated, deleted or written to, so the "
+                "run's final state can't be committed; close the proof before they are given away or changed"
             )
         evidence = self.read_evidence(self.start_evidence(after, Due()), Due())
         self._append_state("close", evidence)
 
     def read_leaf_gone(self, leaf: Any) -> bool:
-        """Return whether a leaf's buffer was donated or deleted."""
+        """Return whether a leaf's buffer was donated, deleted or written to."""
         return bool(leaf.is_deleted()) if hasattr(leaf, "is_deleted") else False
 
     # On the stage threads.

@@ -7,11 +7,28 @@ import ml_dtypes
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn.parameter import is_lazy
 
 from zkdv.errors import ZKDVError
 from zkdv.torch._framework import version_of
 
-__all__ = ["HeldLeaf", "dtype_name", "host_array", "layout_of", "numpy_dtype", "tensor_of", "torch_dtype"]
+__all__ = [
+    "BatchLeaf",
+    "HeldLeaf",
+    "array_of",
+    "batch_dtype",
+    "dtype_name",
+    "host_array",
+    "layout_of",
+    "numpy_dtype",
+    "refuse_unreadable",
+    "tensor_like",
+    "tensor_of",
+    "torch_dtype",
+]
+
+BatchLeaf = torch.Tensor | np.ndarray[Any, Any] | np.generic | float
+"""What is an input of a program: floats change from step to step (a loss scale), so they are inputs too."""
 
 _DTYPES: dict[torch.dtype, str] = {
     torch.bool: "bool",
@@ -52,6 +69,30 @@ def dtype_name(dtype: torch.dtype, leaf: str) -> str:
         ) from None
 
 
+def refuse_unreadable(tensor: torch.Tensor, name: str) -> None:
+    """Refuse a tensor whose elements don't lie in memory as an array, or whose writes aren't counted.
+
+    Raises:
+        ZKDVError: Names the tensor and says what it is.
+    """
+    kind = None
+    if is_lazy(tensor):
+        kind = "not initialised yet; run one forward pass before the first transaction"
+    elif tensor.layout != torch.strided:
+        kind = f"stored as {tensor.layout}; only dense tensors can be committed"
+    elif type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        kind = f"a {type(tensor).__name__}, which is stored in a way of its own; only plain tensors can be committed"
+    elif tensor.is_inference():
+        kind = "made under torch.inference_mode(), where writes aren't counted; make it outside of it"
+    elif tensor.is_meta:
+        kind = "on the meta device and holds nothing; move the module to a real device first"
+    elif tensor.is_quantized:
+        kind = "quantized; only plain tensors can be committed"
+    if kind is not None:
+        raise ZKDVError(f"{name} is {kind}")
+    dtype_name(tensor.dtype, name)
+
+
 def torch_dtype(name: str) -> torch.dtype:
     """Return the dtype that a schema record names."""
     return _BY_NAME[name]
@@ -78,6 +119,37 @@ def tensor_of(array: NDArray[Any], dtype: torch.dtype, device: torch.device) -> 
     if data is None:
         return torch.empty(array.shape, dtype=dtype, device=device)
     return data.view(dtype).reshape(array.shape).to(device)
+
+
+def batch_dtype(leaf: BatchLeaf, name: str) -> str:
+    """Return the name of a batch leaf's dtype.
+
+    Raises:
+        ZKDVError: It can't be committed; `name` names it in the message.
+    """
+    if isinstance(leaf, torch.Tensor):
+        refuse_unreadable(leaf, name)
+        return dtype_name(leaf.dtype, name)
+    if isinstance(leaf, float):
+        return "float64"
+    if str(leaf.dtype) not in _BY_NAME or not leaf.dtype.isnative:
+        raise ZKDVError(
+            f"{name} has dtype {leaf.dtype.str}, which a transcript cannot hold; there are: {', '.join(_BY_NAME)}"
+        )
+    return str(leaf.dtype)
+
+
+def array_of(leaf: BatchLeaf) -> NDArray[Any]:
+    """Return a batch leaf's elements on the host, where they may lie in memory that is written to again."""
+    return host_array(leaf) if isinstance(leaf, torch.Tensor) else np.asarray(leaf)
+
+
+def tensor_like(leaf: BatchLeaf) -> torch.Tensor:
+    """Return a batch leaf as the tensor that a program takes for it."""
+    if isinstance(leaf, torch.Tensor):
+        return leaf.detach().contiguous()
+    array = np.asarray(leaf)
+    return tensor_of(array, torch_dtype(str(array.dtype)), torch.device("cpu"))
 
 
 @dataclass(eq=False)

@@ -108,6 +108,26 @@ class ZKDV(Driver):
         )
         self._run = Run(self)
 
+    def start(self, rolling_window: int = 32, *, probe_ratio: float = 0.01) -> None:
+        """Open the transcript and write its root and environment records.
+
+        Args:
+            rolling_window: Words in one window of a batch row; at most the row's width.
+            probe_ratio: The part of each leaf's last dimension that a probe keeps, above 0 and at most 1.
+
+        Raises:
+            TypeError: An argument of another type.
+            ValueError: An argument out of range.
+            ZKDVError: Training runs on several processes, which this version can't attest; the run was started before;
+                the folder holds a transcript or can't be written; or the identity key can't be used. None of these
+                poisons the proof.
+        """
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            size = torch.distributed.get_world_size()
+            if size > 1:
+                raise ZKDVError(f"training runs on {size} processes; this version attests runs of one process")
+        super().start(rolling_window, probe_ratio=probe_ratio)
+
     def prepare(self, *values: Any) -> Any:
         """Make modules, optimizers and learning-rate schedulers part of the run.
 
@@ -250,7 +270,11 @@ def _watch(optimizer: Optimizer, index: int, run: "weakref.ref[Run]") -> None:
         del args, kwargs
         owner = run()
         # Copies of the optimizer may have copied the hook.
-        if owner is not None and stepping is owner.prepared.optimizers[index] and owner.transaction is not None:
+        if owner is None or stepping is not owner.prepared.optimizers[index]:
+            return
+        if owner.transaction is not None:
             owner.transaction.note_step(index)
+        else:
+            owner.note_step_outside(index)
 
     optimizer.register_step_pre_hook(before_step)

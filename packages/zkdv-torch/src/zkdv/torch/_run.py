@@ -11,15 +11,15 @@ import torch
 from numpy.typing import NDArray
 
 from zkdv.batch import BatchLayout
-from zkdv.errors import ZKDVError
+from zkdv.errors import ZKDVError, warn
 from zkdv.schema import LeafSpec, Schema
-from zkdv.torch._leaves import HeldLeaf, dtype_name, host_array, layout_of, tensor_of
+from zkdv.torch._leaves import HeldLeaf, array_of, batch_dtype, dtype_name, layout_of, refuse_unreadable, tensor_like
 from zkdv.torch._lowering import Lowering, Variant, call_arguments
 from zkdv.torch._pipeline import TorchPipeline, TorchProgram
 from zkdv.torch._program_export import seal
 from zkdv.torch._state import NamedTensor, PreparedState, StateTensors, vector_of
 from zkdv.torch._transaction import Transaction
-from zkdv.torch._trees import ArrayLeaf, Batch
+from zkdv.torch._trees import Batch
 
 if TYPE_CHECKING:
     from zkdv.submission import SealedProgram
@@ -29,6 +29,7 @@ __all__ = ["Run"]
 
 CPU = torch.device("cpu")
 HYPERPARAMETERS = "hyperparameters"
+MANY_PROGRAMS = 8
 
 
 class Run:
@@ -48,6 +49,7 @@ class Run:
         self._programs: dict[Variant, TorchProgram] = {}
         self._held: list[HeldLeaf] = []
         self._signature: Any = None
+        self._stepped_outside = False
 
     @property
     def transaction(self) -> Transaction | None:
@@ -74,12 +76,24 @@ class Run:
                     "made on one thread"
                 )
             self._transaction = transaction
+        self._proof.update_lock.acquire()
 
-    def end(self, transaction: Transaction) -> None:
+    def end(self) -> None:
         """Note that a transaction has ended."""
         with self._lock:
-            if self._transaction is transaction:
-                self._transaction = None
+            self._transaction = None
+        self._proof.update_lock.release()
+
+    def note_step_outside(self, optimizer: int) -> None:
+        """Warn, once, of an optimizer's step between two updates; the next update records what it changed."""
+        if self._signature is not None and not self._stepped_outside:
+            self._stepped_outside = True
+            name = type(self.prepared.optimizers[optimizer]).__name__
+            warn(
+                f"{name}.step() was called outside of a transaction: the step is not attested. What it changed stands "
+                "in the transcript as edits before the next update, and `zkdv verify` fails because of them unless it "
+                "is given --allow-edits. Make the step inside of proof.transaction(...)"
+            )
 
     def pipeline(self) -> TorchPipeline:
         """Return the pipeline of the running proof."""
@@ -119,6 +133,12 @@ class Run:
         if program is None:
             program = self._seal(variant, tensors, batch)
             self._programs[variant] = program
+            if len(self._programs) == MANY_PROGRAMS:
+                warn(
+                    f"{MANY_PROGRAMS} programs were sealed in this run, and sealing takes seconds: integers, booleans "
+                    "and text in the batch are constants of a program, so that each value makes another one; give "
+                    "numbers that change as tensors"
+                )
         return program
 
     def pack(self, batch: Batch, hyperparameters: NDArray[np.float64]) -> Future[NDArray[np.uint32]]:
@@ -127,7 +147,7 @@ class Run:
         if schema is None:
             raise ZKDVError("a batch was packed before the schema was declared")
         packed: Future[NDArray[np.uint32]] = Future()
-        packed.set_result(schema.batch.pack([*map(_array, batch.leaves), hyperparameters]))
+        packed.set_result(schema.batch.pack([*map(array_of, batch.leaves), hyperparameters]))
         return packed
 
     def refuse_changed(self, tensors: StateTensors) -> None:
@@ -144,16 +164,21 @@ class Run:
         signature = (
             _signature(tensors),
             batch.names,
-            tuple((_dtype(leaf), tuple(np.shape(leaf))) for leaf in batch.leaves),
+            tuple(
+                (batch_dtype(leaf, name), np.shape(leaf)) for leaf, name in zip(batch.leaves, batch.names, strict=True)
+            ),
         )
         if signature == self._signature:
             return
-        if self._signature is None:
-            self._refuse_unprepared_parameters(tensors)
-            _refuse_overlap(tensors.parameters)
+        if self._signature is not None:
+            self._refuse_other_batch(batch)
+        for named in tensors.all():
+            refuse_unreadable(named.tensor, named.name)
+        self._refuse_unprepared_parameters(tensors)
+        _refuse_overlap(tensors.parameters)
         layout = BatchLayout.of(
             [*batch.names, HYPERPARAMETERS],
-            [*(_dtype(leaf, name) for leaf, name in zip(batch.leaves, batch.names, strict=True)), "float64"],
+            [*(batch_dtype(leaf, name) for leaf, name in zip(batch.leaves, batch.names, strict=True)), "float64"],
             [*(tuple(np.shape(leaf)) for leaf in batch.leaves), (len(self.prepared.hyperparameters()),)],
         )
         self.pipeline().declare(Schema(_specs(tensors.parameters), _specs(tensors.optimizer), layout))
@@ -167,7 +192,7 @@ class Run:
         given = self.prepared.hyperparameters()
         arguments = [
             *(named.tensor.detach().contiguous() for named in tensors.all()),
-            *map(_tensor, batch.leaves),
+            *map(tensor_like, batch.leaves),
             torch.from_numpy(vector_of(given)),
         ]
         self.lowering = Lowering(
@@ -182,6 +207,23 @@ class Run:
         sealed.set_result(seal(graph, arguments, f"{convention}; hyperparameters: {', '.join(given)}"))
         devices = tuple(leaf.device if isinstance(leaf, torch.Tensor) else CPU for leaf in batch.leaves)
         return TorchProgram(sealed, batch_devices=(*devices, CPU))
+
+    def _refuse_other_batch(self, batch: Batch) -> None:
+        schema = self.pipeline().schema
+        known = {} if schema is None else {leaf.name: leaf for leaf in schema.batch.leaves}
+        for leaf, name in zip(batch.leaves, batch.names, strict=True):
+            was, shape = known.get(name), tuple(np.shape(leaf))
+            if was is not None and (was.dtype, was.shape) != (batch_dtype(leaf, name), shape):
+                smaller = was.shape[1:] == shape[1:] and shape[:1] < was.shape[:1]
+                raise ZKDVError(
+                    f"{name} was {was.dtype}{list(was.shape)} at the first update and is now "
+                    f"{batch_dtype(leaf, name)}{list(shape)}; a run keeps shapes and dtypes of its first update"
+                    + (
+                        "; leave out or pad a last batch that is smaller (DataLoader(drop_last=True))"
+                        if smaller
+                        else ""
+                    )
+                )
 
     def _refuse_unprepared_parameters(self, tensors: StateTensors) -> None:
         known = {id(named.tensor) for named in tensors.parameters}
@@ -208,25 +250,6 @@ def _specs(tensors: Sequence[NamedTensor]) -> tuple[LeafSpec, ...]:
         )
         for named in tensors
     )
-
-
-def _dtype(leaf: ArrayLeaf, name: str = "a batch leaf") -> str:
-    if isinstance(leaf, torch.Tensor):
-        return dtype_name(leaf.dtype, name)
-    return "float64" if isinstance(leaf, float) else str(leaf.dtype)
-
-
-def _array(leaf: ArrayLeaf) -> NDArray[Any]:
-    return host_array(leaf) if isinstance(leaf, torch.Tensor) else np.asarray(leaf)
-
-
-def _tensor(leaf: ArrayLeaf) -> torch.Tensor:
-    if isinstance(leaf, torch.Tensor):
-        return leaf.detach().contiguous()
-    if isinstance(leaf, float):
-        return torch.tensor(leaf, dtype=torch.float64)
-    array = np.asarray(leaf)
-    return tensor_of(array, torch.from_numpy(np.empty(0, array.dtype)).dtype, CPU)
 
 
 def _refuse_overlap(tensors: Sequence[NamedTensor]) -> None:

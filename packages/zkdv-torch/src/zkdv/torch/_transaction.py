@@ -57,7 +57,7 @@ class Transaction:
             state = run.hold(tensors)
             self._index, self._submission, self._before = self._pipeline.begin(program, self._policy, state)
         except BaseException:
-            run.end(self)
+            run.end()
             raise
         self._opened = True
         self._batch_evidence = self._pipeline.commit_batch(self._words)
@@ -77,7 +77,7 @@ class Transaction:
                 self._pipeline.abandon(self._submission)
                 raise
         finally:
-            self._run.end(self)
+            self._run.end()
 
     def _commit(self) -> None:
         run, pipeline = self._run, self._pipeline
@@ -114,6 +114,12 @@ class Transaction:
 
     def note_step(self, optimizer: int) -> None:
         """Note that an optimizer is about to make its step."""
+        stepping = self._run.prepared.optimizers[optimizer]
+        if getattr(stepping, "found_inf", None) is not None:
+            raise ZKDVError(
+                f"a GradScaler leaves it to the fused {type(stepping).__name__} to skip the step, which can't be seen "
+                "from outside; construct the optimizer with fused=False"
+            )
         if self._steps[optimizer]:
             raise ZKDVError(
                 "an optimizer made two steps in one transaction; an update is one step: open a transaction for each"

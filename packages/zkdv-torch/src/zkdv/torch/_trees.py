@@ -8,13 +8,11 @@ import numpy as np
 import torch
 
 from zkdv.errors import ZKDVError
+from zkdv.torch._leaves import BatchLeaf
 
-__all__ = ["ArrayLeaf", "Batch", "flatten"]
+__all__ = ["Batch", "flatten"]
 
 Rebuild = Callable[[list[Any]], Any]
-
-ArrayLeaf = torch.Tensor | np.ndarray[Any, Any] | np.generic | float
-"""What is an input of the program: floats change from step to step (a loss scale), so they are inputs too."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +27,7 @@ class Batch:
     """
 
     names: tuple[str, ...]
-    leaves: tuple[ArrayLeaf, ...]
+    leaves: tuple[BatchLeaf, ...]
     structure: Hashable
     rebuild: Rebuild
 

@@ -1,0 +1,571 @@
+"""Mistakes that training scripts make: what is said about them, where, and what the transcript then holds."""
+
+import copy
+import random
+import threading
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch_runs import WIDTH, batches, check_every, classify, make_model, make_optimizer, records, run, verified
+
+import zkdv
+import zkdv.torch
+from zkdv.errors import ZKDVError, ZKDVPoisonedError, ZKDVWarning
+
+
+@pytest.fixture
+def proof(tmp_path):
+    with zkdv.torch.ZKDV(tmp_path / "proof", check_every(1)) as proof:
+        proof.start(rolling_window=4)
+        yield proof
+
+
+def prepared(proof, update=classify, model=None):
+    model = make_model() if model is None else model
+    model, optimizer = proof.prepare(model, make_optimizer(model))
+
+    @proof.attest
+    def attested(model, optimizer, batch):
+        update(proof, model, optimizer, batch)
+
+    return model, optimizer
+
+
+def train(proof, model, optimizer, data, update=classify):
+    for batch in data:
+        with proof.transaction(batch=batch):
+            update(proof, model, optimizer, batch)
+
+
+def nothing(model, optimizer, batch):
+    """Stands for an attested function where it is not called."""
+
+
+def twice(proof, model, optimizer, batch):
+    classify(proof, model, optimizer, batch)
+    optimizer.step()
+
+
+def interrupted(proof, model, optimizer, batch):
+    functional.cross_entropy(proof.forward(model, batch[0]), batch[1]).backward()
+    raise KeyError("a bug")
+
+
+def interrupted_late(proof, model, optimizer, batch):
+    classify(proof, model, optimizer, batch)
+    raise KeyError("a bug")
+
+
+FIRST = next(batches(1))
+
+
+# What can't be lowered.
+
+
+def open_one(proof, update, model=None):
+    prepared(proof, update, model)
+    with pytest.raises(ZKDVError) as caught, proof.transaction(batch=FIRST):
+        pass
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("noisy", "operator"),
+    [
+        (lambda logits: functional.dropout(logits, 0.5), "aten."),
+        (lambda logits: logits + torch.randn(3), "aten.randn"),
+        (lambda logits: logits + torch.rand_like(logits), "aten.rand_like"),
+        (lambda logits: logits * torch.bernoulli(torch.full_like(logits, 0.5)), "aten.bernoulli"),
+        (lambda logits: torch.utils.checkpoint.checkpoint(functional.dropout, logits, use_reentrant=False), "aten."),
+    ],
+    ids=["dropout", "randn", "rand_like", "bernoulli", "checkpoint"],
+)
+def test_implicit_randomness_is_refused_by_the_name_of_the_operator(proof, noisy, operator):
+    def update(proof, model, optimizer, batch):
+        proof.backward(functional.cross_entropy(noisy(proof.forward(model, batch[0])), batch[1]))
+        optimizer.step()
+
+    said = open_one(proof, update)
+    assert operator in said
+    assert "random" in said
+    assert "batch" in said
+
+
+@pytest.mark.parametrize(
+    ("draw", "name"),
+    [(random.random, "Python's random module"), (np.random.random, "numpy.random")],
+)
+def test_numbers_that_python_or_numpy_draw_while_lowering_are_refused(proof, draw, name):
+    def update(proof, model, optimizer, batch):
+        proof.backward(functional.cross_entropy(proof.forward(model, batch[0]) * draw(), batch[1]))
+        optimizer.step()
+
+    states = random.getstate(), np.random.get_state()[2]  # noqa: NPY002
+    said = open_one(proof, update)
+    assert name in said
+    assert states == (random.getstate(), np.random.get_state()[2])  # noqa: NPY002
+
+
+def test_branches_on_values_are_refused_with_their_line(proof):
+    def update(proof, model, optimizer, batch):
+        loss = functional.cross_entropy(proof.forward(model, batch[0]), batch[1])
+        if loss > 1:  # THE LINE
+            loss = loss * 2
+        proof.backward(loss)
+        optimizer.step()
+
+    said = open_one(proof, update)
+    assert "if loss > 1:  # THE LINE" in said
+    assert f"{__file__}:" in said
+    assert "torch.where" in said
+
+
+def test_a_captured_module_that_was_not_prepared_is_named(proof):
+    teacher = nn.ModuleDict({"inner": make_model()})
+
+    def update(proof, model, optimizer, batch):
+        aim = teacher["inner"](batch[0])
+        proof.backward(functional.mse_loss(proof.forward(model, batch[0]), aim))
+        optimizer.step()
+
+    assert "Linear" in open_one(proof, update)
+
+
+def test_a_captured_module_is_called_what_the_function_calls_it(proof):
+    proof.prepare(make_model(), None)
+    teacher = nn.ModuleDict({"inner": make_model()})
+
+    @proof.attest
+    def attested(model, batch):
+        proof.backward(functional.mse_loss(proof.forward(model, batch[0]), teacher["inner"](batch[0])))
+
+    with (
+        pytest.raises(ZKDVError, match=r"teacher\.inner\.0 \(Linear\), which holds weight, bias and was not prepared"),
+        proof.transaction(batch=FIRST),
+    ):
+        pass
+
+
+def test_a_captured_parameter_is_refused_and_stateless_values_are_not(proof):
+    scale = torch.tensor([1.0, 2.0, 3.0])
+    activation = nn.ReLU()
+
+    def update(proof, model, optimizer, batch):
+        proof.backward(functional.cross_entropy(activation(proof.forward(model, batch[0])) * scale, batch[1]))
+        optimizer.step()
+        optimizer.zero_grad()
+
+    model, optimizer = prepared(proof, update)
+    train(proof, model, optimizer, batches(3), update)
+    proof.join()
+    assert [check["body"]["exact"] for check in records(proof.path, "check")] == [True] * 3
+
+
+def test_a_captured_parameter_of_no_prepared_module_is_refused(proof):
+    stray = nn.Parameter(torch.ones(3))
+
+    def update(proof, model, optimizer, batch):
+        proof.backward(functional.cross_entropy(proof.forward(model, batch[0]) * stray, batch[1]))
+        optimizer.step()
+
+    assert "wants a gradient and belongs to no prepared module" in open_one(proof, update)
+
+
+def test_an_optimizer_of_parameters_outside_of_prepared_modules_is_refused(proof):
+    model = make_model()
+    optimizer = torch.optim.AdamW([*model.parameters(), nn.Parameter(torch.ones(3))])
+    model, optimizer = proof.prepare(model, optimizer)
+    proof.attest(nothing)
+    with (
+        pytest.raises(ZKDVError, match=r"parameter 4 of AdamW, of shape \[3\], belongs to no prepared module"),
+        proof.transaction(batch=FIRST),
+    ):
+        pass
+
+
+def test_an_error_of_the_users_own_code_is_given_with_its_line(proof):
+    def update(proof, model, optimizer, batch):
+        proof.forward(model, batch[0].reshape(3, 999))
+
+    said = open_one(proof, update)
+    assert "proof.forward(model, batch[0].reshape(3, 999))" in said
+    assert "shape" in said
+
+
+def test_two_steps_in_the_attested_function_are_refused(proof):
+    assert "calls step() of AdamW 2 times" in open_one(proof, twice)
+
+
+def test_state_that_can_not_be_committed_is_refused_by_name(tmp_path):
+    class Odd(nn.Module):
+        def __init__(self, tensor):
+            super().__init__()
+            self.inner = make_model()
+            self.register_buffer("odd", tensor)
+
+    with torch.inference_mode():
+        inference = torch.ones(2)
+    cases = {
+        "sparse_coo": torch.eye(3).to_sparse(),
+        "inference_mode": inference,
+        "meta device": torch.empty(2, device="meta"),
+        "a transcript cannot hold": torch.ones(2, dtype=torch.float8_e5m2).view(torch.bits8),
+    }
+    for number, (said, tensor) in enumerate(cases.items()):
+        with zkdv.torch.ZKDV(tmp_path / str(number), check_every(1)) as proof:
+            proof.start(rolling_window=4)
+            prepared(proof, model=Odd(tensor))
+            with pytest.raises(ZKDVError, match=f"odd (is|has).*{said}"), proof.transaction(batch=FIRST):
+                pass
+
+
+def test_different_tensors_over_the_same_memory_are_refused(proof):
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH))
+    model[1].weight = nn.Parameter(model[0].weight.detach())
+    prepared(proof, model=model)
+    with (
+        pytest.raises(ZKDVError, match=r"0\.weight and 1\.weight are different tensors over the same memory"),
+        proof.transaction(batch=FIRST),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("batch", "said"),
+    [
+        ({"inputs": {1, 2}}, "batch.inputs is a set"),
+        ({3: torch.ones(2)}, "batch is a mapping with keys that are no text"),
+        ((torch.ones(8, 5), np.array(["a"])), r"batch\.1 has dtype <U1"),
+        ((torch.ones(8, 5), np.arange(3, dtype=">i4")), r"batch\.1 has dtype >i4"),
+        ((torch.ones(8, 5), torch.eye(2).to_sparse()), r"batch\.1 is stored as torch\.sparse_coo"),
+    ],
+)
+def test_batches_that_can_not_be_committed_are_refused_by_name(proof, batch, said):
+    prepared(proof)
+    with pytest.raises(ZKDVError, match=said), proof.transaction(batch=batch):
+        pass
+
+
+# What is out of order.
+
+
+def test_what_is_missing_is_said_at_the_first_transaction(tmp_path):
+    with zkdv.torch.ZKDV(tmp_path / "proof", check_every(1)) as proof:
+        model = make_model()
+        with pytest.raises(ZKDVError, match="no attested function"), proof.transaction(batch=FIRST):
+            pass
+        proof.attest(nothing)
+        with pytest.raises(ZKDVError, match="nothing was prepared"), proof.transaction(batch=FIRST):
+            pass
+        proof.prepare(model)
+        with pytest.raises(ZKDVError, match="was not started"), proof.transaction(batch=FIRST):
+            pass
+        proof.start(rolling_window=4)
+        with (
+            pytest.raises(ZKDVError, match=r"takes 3 arguments; .* \(Sequential; schedulers"),
+            proof.transaction(batch=FIRST),
+        ):
+            pass
+        with pytest.raises(ZKDVError, match="attested function already"):
+            proof.attest(classify)
+        with pytest.raises(ValueError, match="7 is not a valid"):
+            proof.transaction(batch=FIRST, overlap=7)
+
+
+def test_a_window_wider_than_a_row_is_refused(tmp_path):
+    with zkdv.torch.ZKDV(tmp_path / "proof") as proof:
+        proof.start()
+        prepared(proof)
+        with pytest.raises(ValueError, match="rolling_window is 32 and a row of the batch has 7 words"):
+            proof.transaction(batch=FIRST).__enter__()
+
+
+def test_late_preparation_is_refused(proof):
+    model, optimizer = prepared(proof)
+    train(proof, model, optimizer, batches(1))
+    with pytest.raises(ZKDVError, match="updates already"):
+        proof.prepare(make_model())
+
+
+def test_two_transactions_at_once_are_refused_and_the_first_goes_on(proof):
+    model, optimizer = prepared(proof)
+    caught = []
+
+    def elsewhere():
+        try:
+            with proof.transaction(batch=FIRST):
+                pass
+        except ZKDVError as error:
+            caught.append(str(error))
+
+    with proof.transaction(batch=FIRST):
+        with pytest.raises(ZKDVError, match="another transaction"), proof.transaction(batch=FIRST):
+            pass
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+        for call in (proof.join, proof.close):
+            with pytest.raises(ZKDVError, match="inside of a transaction"):
+                call()
+        classify(proof, model, optimizer, FIRST)
+    assert "another transaction" in caught[0]
+    proof.join()
+    assert [check["body"]["exact"] for check in records(proof.path, "check")] == [True]
+
+
+def test_a_transaction_is_opened_once(proof):
+    model, optimizer = prepared(proof)
+    transaction = proof.transaction(batch=FIRST)
+    with transaction:
+        classify(proof, model, optimizer, FIRST)
+    with pytest.raises(ZKDVError, match="opened once"), transaction:
+        pass
+
+
+def test_two_steps_in_one_transaction_are_refused(proof):
+    model, optimizer = prepared(proof)
+    with pytest.raises(ZKDVError, match="two steps in one transaction"):
+        train(proof, model, optimizer, [FIRST], twice)
+
+
+def test_gradients_from_before_the_transaction_are_refused(proof):
+    model, optimizer = prepared(proof)
+    functional.cross_entropy(model(FIRST[0]), FIRST[1]).backward()
+    with (
+        pytest.raises(ZKDVError, match=r"0\.weight has a gradient from before this transaction"),
+        proof.transaction(batch=FIRST),
+    ):
+        classify(proof, model, optimizer, FIRST)
+    optimizer.zero_grad()
+    train(proof, model, optimizer, batches(2))
+    proof.join()
+    assert [check["body"]["exact"] for check in records(proof.path, "check")] == [True] * 2
+
+
+def test_a_smaller_last_batch_is_refused_and_training_goes_on(proof):
+    model, optimizer = prepared(proof)
+    train(proof, model, optimizer, batches(2))
+    inputs, targets = FIRST
+    with (
+        pytest.raises(
+            ZKDVError, match=r"batch\.0 was float32\[8, 5\] at the first update and is now float32\[3, 5\].*drop"
+        ),
+        proof.transaction(batch=(inputs[:3], targets[:3])),
+    ):
+        pass
+    train(proof, model, optimizer, batches(2))
+    proof.join()
+    assert [check["body"]["exact"] for check in records(proof.path, "check")] == [True] * 4
+
+
+def test_a_changed_shape_of_a_parameter_is_refused_by_name(tmp_path):
+    def between(index, model, optimizer):
+        if index == 1:
+            model[0].bias.data = torch.zeros(17)
+
+    with pytest.raises(ZKDVError, match=r"parameters leaf 0\.bias was float32\[16\] and is now float32\[17\]"):
+        run(tmp_path / "proof", check_every(1), between=between)
+
+
+def test_integers_in_the_batch_that_change_are_warned_about(proof):
+    def update(proof, model, optimizer, batch):
+        classify(proof, model, optimizer, batch[:2])
+
+    model, optimizer = prepared(proof, update)
+    data = [(*batch, number) for number, batch in enumerate(batches(8))]
+    with pytest.warns(ZKDVWarning, match="8 programs were sealed"):
+        train(proof, model, optimizer, data, update)
+
+
+# What happens beside the updates: the transcript says so.
+
+
+def edits(folder):
+    schema = records(folder, "schema")[0]["body"]
+    return [
+        (record["body"]["update"], schema[edit["tree"]][edit["leaf"]]["name"])
+        for record in records(folder, "update")
+        for edit in record["body"].get("edits", ())
+    ]
+
+
+def assert_edited(folder, expected, updates):
+    assert edits(folder) == expected
+    assert [check["body"]["exact"] for check in records(folder, "check")] == [True] * updates
+    assert verified(folder).verdict == "failed"
+    assert verified(folder, allow_edits=True).verdict == "passed"
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda model: model[0].bias.mul_(2),
+        lambda model: model[0].bias.detach().fill_(1),
+        lambda model: model.load_state_dict({"0.bias": torch.ones(16)}, strict=False),
+    ],
+    ids=["in-place", "detached", "load_state_dict"],
+)
+def test_edits_of_parameters_between_updates_are_recorded(tmp_path, edit):
+    def between(index, model, optimizer):
+        if index == 3:
+            with torch.no_grad():
+                edit(model)
+
+    with pytest.warns(ZKDVWarning, match=r"0\.bias changed between updates 2 and 3"):
+        run(tmp_path / "proof", check_every(1), data=batches(6), between=between)
+    assert_edited(tmp_path / "proof", [(3, "0.bias")], 6)
+
+
+def test_a_replaced_buffer_is_an_edit_and_a_replaced_parameter_is_refused(tmp_path):
+    def model():
+        made = make_model()
+        made.register_buffer("scale", torch.ones(2))
+        return made
+
+    def between(index, model, optimizer):
+        if index == 2:
+            model.scale = torch.full((2,), 2.0)
+        if index == 3:
+            model[0].bias = nn.Parameter(torch.ones(16))
+
+    with (
+        warnings.catch_warnings(),
+        pytest.raises(ZKDVError, match="parameter 1 of AdamW, of shape .16., belongs to no prepared module"),
+    ):
+        warnings.simplefilter("ignore", ZKDVWarning)
+        run(tmp_path / "proof", check_every(1), model=model(), data=batches(6), between=between)
+    assert edits(tmp_path / "proof") == [(2, "scale")]
+
+
+def test_loading_the_same_values_is_no_edit(tmp_path):
+    def between(index, model, optimizer):
+        if index in {2, 4}:
+            model.load_state_dict(copy.deepcopy(model.state_dict()))
+            optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+
+    run(tmp_path / "proof", check_every(1), data=batches(6), between=between)
+    assert edits(tmp_path / "proof") == []
+    assert verified(tmp_path / "proof").verdict == "passed"
+
+
+def test_a_step_outside_of_a_transaction_is_warned_about_and_recorded(tmp_path):
+    def between(index, model, optimizer):
+        if index == 2:
+            classify(Plainly, model, optimizer, FIRST)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run(tmp_path / "proof", check_every(1), data=batches(4), between=between)
+    assert "AdamW.step() was called outside of a transaction" in str(caught[0].message)
+    found = edits(tmp_path / "proof")
+    assert {index for index, _ in found} == {2}
+    assert {name for _, name in found} >= {"0.weight", "state.0.exp_avg", "state.0.step"}
+    assert_edited(tmp_path / "proof", found, 4)
+
+
+class Plainly:
+    forward = staticmethod(lambda model, *args: model(*args))
+    backward = staticmethod(lambda loss: loss.backward())
+
+
+@pytest.mark.parametrize("when", ["first", "later"])
+def test_an_exception_inside_of_a_transaction_leaves_no_update(tmp_path, when):
+    model = make_model()
+    data = list(batches(4))
+    with zkdv.torch.ZKDV(tmp_path / "proof", check_every(1)) as proof:
+        proof.start(rolling_window=4)
+        model, optimizer = prepared(proof, model=model)
+        train(proof, model, optimizer, data[:2] if when == "later" else [])
+        with pytest.raises(KeyError, match="a bug"):
+            train(proof, model, optimizer, data[2:], interrupted)
+        optimizer.zero_grad()
+        train(proof, model, optimizer, data[2:])
+    # Nothing of the state had changed, so there is no trace of it.
+    assert edits(tmp_path / "proof") == []
+    assert verified(tmp_path / "proof").verdict == "passed"
+    assert verified(tmp_path / "proof").updates == (4 if when == "later" else 2)
+    assert all(check["body"]["exact"] for check in records(tmp_path / "proof", "check"))
+
+
+def test_what_an_exception_after_the_step_left_behind_is_an_edit_of_the_next_update(tmp_path):
+    with zkdv.torch.ZKDV(tmp_path / "proof", check_every(1)) as proof:
+        proof.start(rolling_window=4)
+        model, optimizer = prepared(proof)
+        train(proof, model, optimizer, batches(2))
+        with pytest.raises(KeyError, match="a bug"):
+            train(proof, model, optimizer, [FIRST], interrupted_late)
+        with pytest.warns(ZKDVWarning, match="changed between updates 1 and 2"):
+            train(proof, model, optimizer, batches(2))
+    found = edits(tmp_path / "proof")
+    assert {index for index, _ in found} == {2}
+    assert "0.weight" in {name for _, name in found}
+    assert_edited(tmp_path / "proof", found, 4)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda model: model[0].bias.data.fill_(0.5),
+        lambda model: model[0].bias.detach().numpy().fill(0.5),
+    ],
+    ids=["data", "numpy"],
+)
+def test_writes_that_dodge_the_counters_surface_as_a_replay_difference(tmp_path, write):
+    def between(index, model, optimizer):
+        if index == 3:
+            write(model)
+
+    with pytest.raises(ZKDVPoisonedError, match="does not replay to what was committed"):
+        run(tmp_path / "proof", check_every(1), data=batches(6), between=between)
+    report = verified(tmp_path / "proof")
+    assert report.verdict == "failed"
+    failed = [check["body"] for check in records(tmp_path / "proof", "check") if check["body"]["verdict"] == "failed"]
+    assert [check["update"] for check in failed] == [3]
+
+
+def test_what_is_changed_after_the_last_update_is_not_the_final_state(tmp_path):
+    proof = zkdv.torch.ZKDV(tmp_path / "proof", check_every(1))
+    proof.start(rolling_window=4)
+    model, optimizer = prepared(proof)
+    train(proof, model, optimizer, batches(2))
+    with torch.no_grad():
+        model[0].bias.fill_(0)
+    with pytest.raises(ZKDVError, match="final state can't be committed"):
+        proof.close()
+    assert verified(tmp_path / "proof").verdict == "incomplete"
+
+
+def test_an_update_that_is_not_the_attested_one_is_found(tmp_path):
+    def other(proof, model, optimizer, batch):
+        classify(proof, model, optimizer, (batch[0] + 1, batch[1]))
+
+    proof = zkdv.torch.ZKDV(tmp_path / "proof", check_every(1))
+    proof.start(rolling_window=4)
+    model, optimizer = prepared(proof)
+    with pytest.raises(ZKDVPoisonedError, match="does not replay"):
+        train(proof, model, optimizer, batches(9), other)
+    with pytest.raises(ZKDVPoisonedError, match="does not replay"):
+        proof.close()
+    assert verified(tmp_path / "proof").verdict == "failed"
+
+
+def test_copies_of_prepared_objects_live_on_their_own(tmp_path):
+    copies = []
+
+    def between(index, model, optimizer):
+        if index == 2:
+            twin = copy.deepcopy(model)
+            copies.append((twin, copy.deepcopy(optimizer), make_optimizer(twin)))
+        if index > 2:
+            # Training goes on beside the proof; neither knows of the other.
+            twin, _, own = copies[0]
+            classify(Plainly, twin, own, FIRST)
+
+    run(tmp_path / "proof", check_every(1), data=batches(5), between=between)
+    assert verified(tmp_path / "proof").verdict == "passed"
+    assert edits(tmp_path / "proof") == []
+    copies[0][1].step()
