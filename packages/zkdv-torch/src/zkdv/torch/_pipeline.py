@@ -24,8 +24,12 @@ class TorchPipeline(Pipeline):
     """Commits and checks updates whose state leaves are tensors.
 
     Leaves of the running state are `HeldLeaf`s, those of snapshots and replays tensors that nothing else writes to.
+
+    Attributes:
+        devices: The device of each state leaf.
     """
 
+    devices: Sequence[torch.device] = ()
     _signs: list[NDArray[np.uint32]] = field(default_factory=list)
 
     def declare(self, schema: Schema) -> None:
@@ -36,9 +40,26 @@ class TorchPipeline(Pipeline):
                 for index, leaf in enumerate(schema.tree(tree)):
                     self._signs.append(self._leaf_signs(0 if number == 0 else 1, index, leaf.shape, leaf.dtype))
 
-    def copy_state(self, state: Sequence[Any]) -> Sequence[Any]:
-        """Copy state leaves, in C order."""
-        return [leaf.tensor.detach().clone(memory_format=torch.contiguous_format) for leaf in state]
+    def launch_snapshot(self, state: Sequence[Any], over: Sequence[Any] | None) -> Sequence[Any]:
+        """Copy state leaves to host memory, in C order.
+
+        On the CPU the copy is made on return. From a GPU it goes into pinned memory in the order of the current stream,
+        so that kernels that are launched later write to a leaf only after it was read.
+        """
+        leaves = [leaf.tensor.detach() for leaf in state]
+        copies = _host_buffers(leaves) if over is None else over
+        for copy, leaf in zip(copies, leaves, strict=True):
+            copy.copy_(leaf, non_blocking=True)
+        return copies
+
+    def await_snapshot(self, copy: Sequence[Any]) -> None:
+        """Wait until a launched copy is in host memory."""
+        if any(leaf.is_pinned() for leaf in copy):
+            torch.cuda.synchronize()
+
+    def restore(self, copy: Sequence[Any]) -> Sequence[Any]:
+        """Return a snapshot's leaves on the devices of the program; the program leaves its inputs as they are."""
+        return [leaf.to(device) for leaf, device in zip(copy, self.devices, strict=True)]
 
     def start_evidence(self, state: Sequence[Any], due: Due) -> LeafEvidence:
         """Commit to state leaves; done on return, so that training may write to them again."""
@@ -121,6 +142,14 @@ class TorchProgram(Program):
     """
 
     batch_devices: tuple[torch.device, ...] = ()
+
+
+def _host_buffers(leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return tensors in host memory with shapes and dtypes of `leaves`, pinned where they are on a GPU."""
+    return [
+        torch.empty(leaf.shape, dtype=leaf.dtype, pin_memory=leaf.is_cuda and torch.cuda.is_available())
+        for leaf in leaves
+    ]
 
 
 def _host(leaf: Any) -> NDArray[np.uint8]:

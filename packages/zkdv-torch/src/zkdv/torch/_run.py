@@ -49,6 +49,7 @@ class Run:
         self._programs: dict[Variant, TorchProgram] = {}
         self._held: list[HeldLeaf] = []
         self._signature: Any = None
+        self._identities: list[int] = []
         self._stepped_outside = False
 
     @property
@@ -161,6 +162,14 @@ class Run:
     # Pieces of the above.
 
     def _declare(self, tensors: StateTensors, batch: Batch) -> None:
+        """Check what the update starts from, as far as it is not what the last one started from."""
+        identities = [id(named.tensor) for named in tensors.parameters]
+        if identities != self._identities:
+            for named in tensors.all():
+                refuse_unreadable(named.tensor, named.name)
+            self._refuse_unprepared_parameters(tensors)
+            _refuse_overlap(tensors.parameters)
+            self._identities = identities
         signature = (
             _signature(tensors),
             batch.names,
@@ -172,16 +181,13 @@ class Run:
             return
         if self._signature is not None:
             self._refuse_other_batch(batch)
-        for named in tensors.all():
-            refuse_unreadable(named.tensor, named.name)
-        self._refuse_unprepared_parameters(tensors)
-        _refuse_overlap(tensors.parameters)
         layout = BatchLayout.of(
             [*batch.names, HYPERPARAMETERS],
             [*(batch_dtype(leaf, name) for leaf, name in zip(batch.leaves, batch.names, strict=True)), "float64"],
             [*(tuple(np.shape(leaf)) for leaf in batch.leaves), (len(self.prepared.hyperparameters()),)],
         )
         self.pipeline().declare(Schema(_specs(tensors.parameters), _specs(tensors.optimizer), layout))
+        self.pipeline().devices = [named.tensor.device for named in tensors.all()]
         self._signature = signature
 
     def _seal(self, variant: Variant, tensors: StateTensors, batch: Batch) -> TorchProgram:

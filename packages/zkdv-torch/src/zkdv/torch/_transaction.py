@@ -104,7 +104,6 @@ class Transaction:
             self._batch_evidence,
             evidence,
             self._before,
-            None,
             self._policy,
             after[:cut],
         )
