@@ -86,3 +86,21 @@ def test_an_average_of_the_new_parameters_is_declared_by_a_transaction(run):
     for images, labels in batches(4):
         params, opt_state, average = names["train_step"](params, opt_state, average, images, labels)
     assert verify() == ("passed", 4)
+
+
+def test_an_attest_program_describes_the_update_of_a_train_state(run, tmp_path):
+    proof, verify = run
+    model = nn.Dense(3)
+    names = {"jax": jax, "model": model, "optax": optax, "proof": proof, "zkdv": zkdv}
+    exec(snippet("An attest program"), names)  # noqa: S102 (the guide is ours)
+    state = zkdv.jax.contrib.TrainState.create(
+        proof=proof,
+        apply_fn=model.apply,
+        params=model.init(jax.random.key(0), jnp.zeros((1, WIDTH)))["params"],
+        tx=optax.adam(1e-3),
+    )
+    for images, labels in batches(4):
+        state, _ = names["train_step"](state, images, labels)
+    assert verify() == ("passed", 4)
+    [report] = zkdv.verify(tmp_path / "proof").runs
+    assert sorted(program.role for program in report.programs) == ["attest", "replay"]

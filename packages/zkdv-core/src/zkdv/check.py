@@ -9,13 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zkdv import _native
+from zkdv.attested import Attested
 from zkdv.config import FloatTolerance
+from zkdv.openings import open_element
 from zkdv.schema import TREES, LeafEvidence, LeafSpec, Schema, TreeName, element_bytes
-from zkdv.sharding import leaf_digest, shard_arrays
 
 __all__ = ["CheckOutcome", "ProductionLeaf", "compare"]
-
-CHUNK_BYTES = 1024
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,8 @@ class CheckOutcome:
 
     Attributes:
         body: What the check record says.
-        failure: Where and by how much the replay is off, in words; None where the check passed.
+        failure: What is wrong with the update, where and by how much, in words that follow its name; None where the
+            check did not fail.
     """
 
     body: dict[str, Any]
@@ -61,6 +61,7 @@ def compare(
     probes_agree: bool,
     production: Mapping[TreeName, ProductionLeaf],
     replayed_leaves: Mapping[TreeName, NDArray[Any]],
+    attested: Attested | None = None,
 ) -> CheckOutcome:
     """Compare an update with its replay.
 
@@ -76,6 +77,7 @@ def compare(
         probes_agree: Whether every probe on the way from the snapshot was within tolerance.
         production: The leaf with the drawn coordinate in each tree that has elements.
         replayed_leaves: The same leaves from the replay.
+        attested: What the user's attest program gave, where there is one.
     """
     exact = rebuilt_exactly and replayed.leaf_roots == committed.leaf_roots
     pairs: dict[TreeName, tuple[bytes, bytes] | None] = {}
@@ -91,34 +93,48 @@ def compare(
         "exact": exact,
         "tolerance": tolerance.as_record(),
     }
-    names = {"parameters": "parameter", "optimizer": "optimizer"}
-    if exact:
-        body.update({names[tree]: {"index": leaf.coordinate} for tree, leaf in production.items()})
-        return CheckOutcome(body | {"verdict": "passed"}, None)
-
-    distances, agree = _probe_distances(schema, tolerance, probe_ratio, committed, replayed)
-    probes_agree = probes_agree and agree
-    worst = "" if probes_agree else "a probe is out of tolerance"
+    coordinates: dict[TreeName, dict[str, Any]] = {
+        tree: {"index": leaf.coordinate} for tree, leaf in production.items()
+    }
+    failure: str | None = None
     unresolved = False
-    for tree, leaf in production.items():
-        coordinate: dict[str, Any] = {"index": leaf.coordinate}
-        pair = pairs[tree]
-        if pair is None or leaf.array is None:
-            unresolved = True
-        else:
-            coordinate |= {"committed": pair[0], "replayed": pair[1]}
-            if tree in committed.digests:
-                coordinate["opening"] = _opening(leaf, leaf.array, schema.tree(tree)[leaf.leaf], tree, committed)
-            name = schema.tree(tree)[leaf.leaf].name
+    if not exact:
+        distances, agree = _probe_distances(schema, tolerance, probe_ratio, committed, replayed)
+        probes_agree = probes_agree and agree
+        worst = "" if probes_agree else "a probe is out of tolerance"
+        for tree, leaf in production.items():
+            pair = pairs[tree]
+            if pair is None or leaf.array is None:
+                unresolved = True
+                continue
+            spec = schema.tree(tree)[leaf.leaf]
+            coordinates[tree] |= _committed(tree, leaf, leaf.array, spec, committed) | {"replayed": pair[1]}
             dtype = leaf.array.dtype
             distance, agree = _element_distance(np.frombuffer(pair[0], dtype), np.frombuffer(pair[1], dtype), tolerance)
             distances.append(distance)
             if not agree:
-                worst = f"{tree} leaf {name}, element {leaf.element}, is off by {distance:g}"
-        body[names[tree]] = coordinate
-    body |= {"distance": max(distances, default=0.0), "probes": probes_agree}
-    if worst:
-        return CheckOutcome(body | {"verdict": "failed"}, worst)
+                worst = f"{tree} leaf {spec.name}, element {leaf.element}, is off by {distance:g}"
+        body |= {"distance": max(distances, default=0.0), "probes": probes_agree}
+        if worst:
+            failure = f"does not replay to what was committed: {worst}"
+    if attested is not None:
+        for tree, leaf in production.items():
+            # An exact replay is what was committed, also where the production value is gone.
+            array = replayed_leaves[tree] if exact else leaf.array
+            spec = schema.tree(tree)[leaf.leaf]
+            if exact:
+                coordinates[tree] |= _committed(tree, leaf, replayed_leaves[tree], spec, committed)
+            comparison = attested.compare(
+                tree, spec, leaf=leaf.leaf, element=leaf.element, committed=array, tolerance=tolerance
+            )
+            coordinates[tree] |= comparison.coordinate
+            unresolved = unresolved or comparison.unresolved
+            if comparison.failure is not None:
+                failure = failure or f"is not the one that the attest program describes: {comparison.failure}"
+    names: dict[TreeName, str] = {"parameters": "parameter", "optimizer": "optimizer"}
+    body |= {names[tree]: coordinate for tree, coordinate in coordinates.items()}
+    if failure is not None:
+        return CheckOutcome(body | {"verdict": "failed"}, failure)
     return CheckOutcome(body | {"verdict": "unresolved" if unresolved else "passed"}, None)
 
 
@@ -129,24 +145,16 @@ def probes_within(
     return _probe_distances(schema, tolerance, probe_ratio, committed, replayed)[1]
 
 
-def _opening(
-    leaf: ProductionLeaf, array: NDArray[Any], spec: LeafSpec, tree: TreeName, committed: LeafEvidence
+def _committed(
+    tree: TreeName, leaf: ProductionLeaf, array: NDArray[Any], spec: LeafSpec, committed: LeafEvidence
 ) -> dict[str, Any]:
-    """Open the chunk with the element, in the leaf or in the shard that holds it."""
-    digests = committed.digests[tree]
-    opening: dict[str, Any] = {
-        "digest": digests[leaf.leaf],
-        "path": _native.tree_open(tree, digests, leaf.leaf),
-    }
-    piece, element = array, leaf.element
-    if spec.sharding is not None:
-        shards = shard_arrays(array, spec.sharding)
-        opening["shards"] = [leaf_digest(shard) for shard in shards]
-        shard, element = _native.sharding_locate(spec.shape, spec.sharding, element)
-        piece = shards[shard]
-    chunk = element * array.dtype.itemsize // CHUNK_BYTES
-    contents, chain = _native.chunk_open(np.ascontiguousarray(piece).reshape(-1).view(np.uint8), chunk)
-    return opening | {"chunk": chunk, "bytes": contents, "chain": chain}
+    """Return the element at a coordinate and, where its root is committed, the opening."""
+    found: dict[str, Any] = {"committed": element_bytes(array, leaf.element)}
+    if tree in committed.digests:
+        found["opening"] = open_element(
+            tree, committed.digests[tree], spec, array, leaf=leaf.leaf, element=leaf.element
+        )
+    return found
 
 
 def _element_distance(ours: NDArray[Any], theirs: NDArray[Any], tolerance: FloatTolerance) -> tuple[float, bool]:

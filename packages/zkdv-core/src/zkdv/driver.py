@@ -172,6 +172,11 @@ class Driver:
             self._state = "running"
 
     @property
+    def state(self) -> State:
+        """Where the run is: `"new"` before `start()`, `"running"`, or `"closed"`."""
+        return self._state
+
+    @property
     def root_digest(self) -> bytes:
         """Digest of the root record, 32 bytes: the name of the run."""
         return self._opened().root_digest

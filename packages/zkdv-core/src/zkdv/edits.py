@@ -31,6 +31,7 @@ class EditFinder:
         schema: Schema,
         evidence: LeafEvidence | None,
         read_leaf: ReadLeaf,
+        attested: bool = False,
     ) -> list[dict[str, Any]]:
         """List the edits before update `index`, as its record holds them.
 
@@ -41,6 +42,8 @@ class EditFinder:
             schema: Names of the leaves.
             evidence: What was committed of them.
             read_leaf: Returns a host copy of a leaf, or None where its buffer is gone.
+            attested: Whether an attest program is in force. The parameters before each update then need a root, so that
+                no edit of a parameter keeps its bytes, and a `state` record stands in their place.
 
         Raises:
             ZKDVError: A leaf that the update starts from is gone.
@@ -59,7 +62,7 @@ class EditFinder:
             if digest == _committed_digest(spec, committed, expected, read_leaf):
                 continue
             edit: dict[str, Any] = {"tree": tree, "leaf": number, "digest": digest}
-            if array.nbytes <= EDIT_VALUE_LIMIT_BYTES:
+            if array.nbytes <= EDIT_VALUE_LIMIT_BYTES and not (attested and tree == "parameters"):
                 edit["value"] = array.tobytes()
             edits.append(edit)
         self._notice(schema, index, edits)

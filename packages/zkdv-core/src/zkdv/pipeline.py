@@ -7,7 +7,7 @@ runs on the stage threads of `zkdv.flowcontrol`. Read `_commit` and `_check` for
 import operator
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zkdv import _native
+from zkdv.attested import Attested
 from zkdv.check import CheckOutcome, ProductionLeaf, compare, probes_within
 from zkdv.edits import EditFinder
 from zkdv.errors import ZKDVError, ZKDVVerificationError, warn
@@ -60,10 +61,12 @@ class Pipeline(ABC):
     Args:
         core: The driver whose transcript is written.
         queue: Admission and stage threads.
+        attest_program: The user's own statement of the update, where there is one: sealed before the first update.
     """
 
     core: "Driver"
     queue: PipelineQueue
+    attest_program: Program | None = None
     schema: Schema | None = None
     counts: _Counts = field(default_factory=_Counts)
     _handed_over: deque[_HandedOver] = field(default_factory=deque)
@@ -108,6 +111,25 @@ class Pipeline(ABC):
     @abstractmethod
     def replay(self, update: PendingUpdate, state: Sequence[Any]) -> Sequence[Any]:
         """Run an update's sealed program on the state before it, which may be consumed; return the leaves after it."""
+
+    def attest(
+        self, update: PendingUpdate, state: Sequence[Any], coordinates: Mapping[TreeName, int]
+    ) -> Mapping[TreeName, float]:
+        """Run the attest program on the state before an update, which it leaves as it is.
+
+        A frontend without attest programs sets no `attest_program`, and has no need of this.
+
+        Args:
+            update: The update, which holds the batch.
+            state: The state leaves before it, parameters first.
+            coordinates: The drawn coordinate in each tree that has elements.
+
+        Returns:
+            For each of these trees what the program gives: the delta of the parameter, and the element of the optimizer
+            state after the update.
+        """
+        del state, coordinates
+        raise ZKDVError(f"update {update.index}: this frontend runs no attest programs")
 
     # On the training thread.
 
@@ -251,9 +273,13 @@ class Pipeline(ABC):
         if update.index == 0:
             self.core.append("schema", self._schema().record())
         seq = self._program_seq(submission.program)
+        if self.attest_program is not None:
+            self._program_seq(self.attest_program)
+        before = self._evidence
         if update.pre_projection is not None:
             before = self.read_evidence(update.pre_projection, Due())
             self._append_state("edit" if update.index else "start", before)
+        update.digests_before = () if before is None else before.digests["parameters"]
 
         update.evidence = self._evidence = self.read_evidence(update.parameter_evidence, due)
         self._notice_nan(update.index, update.evidence)
@@ -317,6 +343,7 @@ class Pipeline(ABC):
         for step in steps:
             if self.queue.cancelled:
                 return None
+            attested = self._attest(update, state, production) if step is update else None
             state = self.replay(step, state)
             due = step.submission.due
             replayed = self.read_evidence(self.start_evidence(state, due), due)
@@ -339,7 +366,19 @@ class Pipeline(ABC):
             probes_agree=probes_agree,
             production=production,
             replayed_leaves={tree: self._replayed_leaf(state, tree, leaf.leaf) for tree, leaf in production.items()},
+            attested=attested,
         )
+
+    def _attest(
+        self, update: PendingUpdate, state: Sequence[Any], production: Mapping[TreeName, ProductionLeaf]
+    ) -> Attested | None:
+        """Return what the attest program gives for the state before an update; None where there is no such program."""
+        if self.attest_program is None:
+            return None
+        values = self.attest(update, state, {tree: leaf.coordinate for tree, leaf in production.items()})
+        parameter = production.get("parameters")
+        before = None if parameter is None else self._replayed_leaf(state, "parameters", parameter.leaf)
+        return Attested(values, before, update.digests_before)
 
     def _conclude(self, update: PendingUpdate, outcome: CheckOutcome) -> None:
         self.core.append("check", outcome.body)
@@ -347,8 +386,8 @@ class Pipeline(ABC):
         if outcome.failure is not None:
             self.counts.failed += 1
             raise ZKDVVerificationError(
-                f"update {update.index} does not replay to what was committed: {outcome.failure}; the transcript "
-                "records the failed check, and nothing more is added to it"
+                f"update {update.index} {outcome.failure}; the transcript records the failed check, and nothing more "
+                "is added to it"
             )
         if outcome.body["verdict"] == "passed":
             self.counts.passed += 1
@@ -431,6 +470,7 @@ class Pipeline(ABC):
             schema=self._schema(),
             evidence=self._evidence,
             read_leaf=self.read_leaf,
+            attested=self.attest_program is not None,
         )
 
     def _hold_production(

@@ -20,7 +20,7 @@ __all__ = ["PendingUpdate", "Program", "SealedProgram", "Submission"]
 
 
 class SealedProgram(Protocol):
-    """A replay program as it is committed and stored."""
+    """A program as it is committed and stored."""
 
     @property
     def blob(self) -> bytes:
@@ -36,7 +36,7 @@ class SealedProgram(Protocol):
 
 @dataclass(eq=False)
 class Program:
-    """A replay program of this run.
+    """A sealed program of this run: one that replays updates, or the attest program.
 
     Attributes:
         sealed: The program, being exported.
@@ -80,6 +80,7 @@ class PendingUpdate:
         overlap: Its overlap policy.
         parameters: The parameter leaves after the update, until the check has copies.
         evidence: Digests and probes, once they are on the host.
+        digests_before: Committed digests of the parameter leaves before it, 32 bytes each.
     """
 
     pipeline: "Pipeline"
@@ -93,6 +94,7 @@ class PendingUpdate:
     overlap: Policy
     parameters: Sequence[Any] = ()
     evidence: LeafEvidence | None = None
+    digests_before: Sequence[bytes] = ()
 
     def release(self) -> None:
         """Let go of production buffers."""

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,8 +19,9 @@ from zkdv.batch import BatchLayout
 from zkdv.errors import ZKDVError, warn
 from zkdv.jax import _replay_export
 from zkdv.jax._commitment_plan import dtype_name
+from zkdv.jax._committed_leaves import CommittedLeaves, committed_form
 from zkdv.jax._overlap import carry_policy, policy_of
-from zkdv.jax._pipeline import JAXPipeline, JAXProgram, SealedReplay, committed_form
+from zkdv.jax._pipeline import JAXPipeline, JAXProgram, SealedReplay
 from zkdv.jax._staging import StagedFunction, stage
 from zkdv.schema import Due, LeafSpec, Schema
 from zkdv.signature import FunctionSignature
@@ -133,6 +133,8 @@ class JitFunction:
         state = [leaves[index] for index in staged.state_inputs]
         batch = [leaves[index] for index in staged.batch_inputs]
         policy = self._policy(staged, leaves, values)
+        if not pipeline.updates:
+            self._proof.seal_attest_program(staged, [*state, *batch])
 
         index, submission, before = pipeline.begin(variant.program, policy, state)
         try:
@@ -318,25 +320,14 @@ def _schema(staged: StagedFunction, leaves: Sequence[Any]) -> Schema:
 
 def _replay_over_words(
     staged: StagedFunction, inputs: Sequence[Any]
-) -> tuple[list[jax.ShapeDtypeStruct], Callable[..., list[Any]]]:
+) -> tuple[Sequence[jax.ShapeDtypeStruct], Callable[..., list[Any]]]:
     """Return the replay program over leaves in their committed form, and its abstract inputs."""
-    implementations = [
-        jax.random.key_impl(leaf)
-        if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
-        else None
-        for leaf in inputs
-    ]
-    forms = [jax.eval_shape(committed_form, leaf) for leaf in inputs]
-    abstract = [jax.ShapeDtypeStruct(form.shape, form.dtype) for form in forms]
+    committed = CommittedLeaves.of(inputs)
 
     def replay(*leaves: Any) -> list[Any]:
-        given = [
-            leaf if implementation is None else jax.random.wrap_key_data(leaf, impl=implementation)
-            for leaf, implementation in zip(leaves, implementations, strict=True)
-        ]
-        return [committed_form(result) for result in staged.replay(*given)]
+        return [committed_form(result) for result in staged.replay(*committed.restore(leaves))]
 
-    return abstract, replay
+    return committed.abstract, replay
 
 
 def _shifted_options(options: dict[str, Any], signature: FunctionSignature, static: tuple[int, ...]) -> dict[str, Any]:

@@ -8,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from zkdv.jax._committed_leaves import committed_form
+
 __all__ = ["index"]
 
 
@@ -17,7 +19,7 @@ def index(tree: Any, i: Any) -> jax.Array:
     Positions count past 2^31 also where 64-bit types are off in JAX.
 
     Args:
-        tree: A pytree of arrays; leaves without elements are passed over.
+        tree: A pytree of arrays; leaves without elements are passed over, and typed random keys count as their words.
         i: Which element, an integer scalar, usually uint64, below the number of elements of all leaves; it may be
             traced. Beyond them the result is 0.
 
@@ -31,9 +33,10 @@ def index(tree: Any, i: Any) -> jax.Array:
         >>> float(index({"a": jnp.arange(3.0), "b": jnp.ones((2, 2))}, 2))
         2.0
     """
-    leaves = [jnp.asarray(leaf) for leaf in jax.tree.leaves(tree) if np.size(leaf)]
+    leaves = [jnp.asarray(committed_form(leaf)) for leaf in jax.tree.leaves(tree)]
+    leaves = [leaf for leaf in leaves if leaf.size]
     if not leaves:
-        raise ValueError("the tree has no elements to index")
+        raise ValueError("the tree has no elements to index; an attest program returns 0.0 for a tree without elements")
     dtype = jnp.result_type(*leaves)
     aval = jax.typeof(i)
     if aval.shape or not jnp.issubdtype(aval.dtype, jnp.integer):

@@ -1,7 +1,7 @@
 """The JAX side of `zkdv.pipeline`: commitments, copies and replays of `jax.Array` leaves."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from zkdv.errors import ZKDVError
 from zkdv.jax import _replay_export
+from zkdv.jax._attest import SealedAttest
 from zkdv.jax._commitment_plan import (
     CommitmentPlan,
     leaf_digests,
@@ -20,13 +21,14 @@ from zkdv.jax._commitment_plan import (
     probe_vectors,
     sign_words,
 )
+from zkdv.jax._committed_leaves import committed_form
 from zkdv.jax._lowerings import commit_lowering
 from zkdv.jax._snapshots import SnapshotCopies
 from zkdv.pipeline import PendingUpdate, Pipeline
 from zkdv.schema import TREES, Due, LeafEvidence, Schema, TreeName
 from zkdv.submission import Program
 
-__all__ = ["JAXPipeline", "JAXProgram", "SealedReplay", "committed_form"]
+__all__ = ["JAXPipeline", "JAXProgram", "SealedReplay"]
 
 
 @dataclass(frozen=True)
@@ -156,15 +158,29 @@ class JAXPipeline(Pipeline):
 
     def replay(self, update: PendingUpdate, state: Sequence[Any]) -> Sequence[Any]:
         """Run an update's sealed program on the state before it, which it consumes; return the leaves after it."""
+        sealed = update.submission.program.sealed.result()
+        if not isinstance(sealed, SealedReplay):
+            raise ZKDVError(f"the program of update {update.index} was not sealed by this frontend")
+        results = sealed.run(*state, *self._batch(update))
+        return list(results[sealed.parameters :])
+
+    def attest(
+        self, update: PendingUpdate, state: Sequence[Any], coordinates: Mapping[TreeName, int]
+    ) -> Mapping[TreeName, float]:
+        """Run the sealed attest program on the state before an update."""
+        sealed = None if self.attest_program is None else self.attest_program.sealed.result()
+        if not isinstance(sealed, SealedAttest):
+            raise ZKDVError(f"the attest program of update {update.index} was not sealed by this frontend")
+        indices = [coordinates.get(tree, 0) for tree in TREES]
+        values = dict(zip(TREES, sealed.run([*state, *self._batch(update)], *indices), strict=True))
+        return {tree: values[tree] for tree in coordinates}
+
+    def _batch(self, update: PendingUpdate) -> list[NDArray[Any]]:
+        """Return an update's batch leaves, as committed."""
         program = update.submission.program
         if not isinstance(program, JAXProgram) or self.schema is None:
             raise ZKDVError(f"update {update.index} was not made by this frontend")
-        sealed = program.sealed.result()
-        if not isinstance(sealed, SealedReplay):
-            raise ZKDVError(f"the program of update {update.index} was not sealed by this frontend")
-        batch = self.schema.batch.unpack(update.batch.result(), program.batch_dtypes)
-        results = sealed.run(*state, *batch)
-        return list(results[sealed.parameters :])
+        return self.schema.batch.unpack(update.batch.result(), program.batch_dtypes)
 
     def _planned(self) -> CommitmentPlan:
         if self.plan is None:
@@ -185,13 +201,6 @@ class JAXPipeline(Pipeline):
             return self.commit(due, leaves, signs)
 
         return jax.jit(zkdv_commit)
-
-
-def committed_form(leaf: Any) -> Any:
-    """Return a leaf as it is committed: a typed random key as its words, everything else as it is."""
-    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        return jax.random.key_data(leaf)
-    return leaf
 
 
 @dataclass(frozen=True)

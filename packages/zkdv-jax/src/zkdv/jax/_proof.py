@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from importlib import metadata
 from pathlib import Path
 from typing import Any, overload
@@ -12,8 +13,11 @@ from zkdv.config import ZKDVConfig
 from zkdv.driver import Driver
 from zkdv.errors import ZKDVError
 from zkdv.flowcontrol import PipelineQueue
+from zkdv.jax._attest import AttestFunction
 from zkdv.jax._function import JitFunction
 from zkdv.jax._pipeline import JAXPipeline
+from zkdv.jax._staging import StagedFunction
+from zkdv.submission import Program, SealedProgram
 
 __all__ = ["ZKDV"]
 
@@ -88,6 +92,7 @@ class ZKDV(Driver):
             max_in_flight=max_in_flight,
             replay_snapshot_interval=replay_snapshot_interval,
         )
+        self._attest_function: AttestFunction | None = None
 
     @overload
     def jit(self, fun: Callable[..., Any], **jax_jit_options: Any) -> JitFunction: ...
@@ -115,6 +120,79 @@ class ZKDV(Driver):
         if fun is None:
             return lambda function: JitFunction(self, function, dict(jax_jit_options))
         return JitFunction(self, fun, dict(jax_jit_options))
+
+    @overload
+    def attest(self, fun: Callable[..., Any], **jax_jit_options: Any) -> AttestFunction: ...
+
+    @overload
+    def attest(self, fun: None = None, **jax_jit_options: Any) -> Callable[[Callable[..., Any]], AttestFunction]: ...
+
+    def attest(
+        self, fun: Callable[..., Any] | None = None, **jax_jit_options: Any
+    ) -> AttestFunction | Callable[[Callable[..., Any]], AttestFunction]:
+        """Declare the attest program: a slower, more portable statement of the update that every transaction makes.
+
+        It is sealed with the first update. At each check it runs on the state before the update, and what it gives for
+        the two drawn coordinates must be what training committed; a difference beyond tolerance fails the check.
+
+        Args:
+            fun: `fun(params_before, opt_state_before, batch, parameter_index, optimizer_state_index) ->
+                (selected_delta, selected_post_state)`: what is added to the parameter at the first index, and the
+                element of the optimizer state after the update at the second, both scalars of a floating-point dtype.
+                The indices are scalars of dtype uint64, also where 64-bit types are off; `zkdv.jax.index` takes them.
+                State and batch have the structure that they have in the transaction. With `contrib.TrainState`,
+                `opt_state_before` is a dictionary of all fields but `params`; where the transaction names no batch, the
+                batch is a dictionary of the training function's other arguments. Without `fun`, a decorator is
+                returned.
+            **jax_jit_options: What `jax.jit` takes, but static arguments. `out_shardings` is ignored with a warning,
+                nothing is donated, and `in_shardings` holds for direct calls alone: the sealed program takes what a
+                check rebuilt.
+
+        Returns:
+            A function with the arguments and results of `fun`, compiled, to be called by itself.
+
+        Raises:
+            TypeError: `fun` has other arguments, or takes `*args` or `**kwargs`.
+            ValueError: An option makes an argument static.
+            ZKDVError: The proof has an attest program, has made an update, or is closed.
+        """
+        if fun is None:
+            return lambda function: self._declare_attest_program(function, jax_jit_options)
+        return self._declare_attest_program(fun, jax_jit_options)
+
+    def _declare_attest_program(self, function: Callable[..., Any], options: Mapping[str, Any]) -> AttestFunction:
+        with self.update_lock:
+            if self._attest_function is not None:
+                raise ZKDVError(
+                    f"the proof in {self.path} has an attest program, {self._attest_function.name}; a run has one, for "
+                    "all of its training functions"
+                )
+            if self.state == "closed" or (self.state == "running" and self.pipeline.updates):
+                late = "is closed" if self.state == "closed" else "has made its first update"
+                raise ZKDVError(
+                    f"the proof in {self.path} {late}; declare the attest program before, so that it is committed "
+                    "before anything that it speaks of"
+                )
+            self._attest_function = AttestFunction(function, options)
+            return self._attest_function
+
+    def seal_attest_program(self, staged: StagedFunction, inputs: Sequence[Any]) -> None:
+        """Export the attest program, where there is one, before the first update.
+
+        Args:
+            staged: The function that makes the first update.
+            inputs: Its state leaves, parameters first, and batch leaves.
+
+        Raises:
+            ZKDVError: It returns something else than two scalar floats, declares an update itself, or can't be
+                exported.
+        """
+        pipeline = self.jax_pipeline
+        if self._attest_function is None or pipeline.attest_program is not None:
+            return
+        sealed: Future[SealedProgram] = Future()
+        sealed.set_result(self._attest_function.seal(staged, inputs))
+        pipeline.attest_program = Program(sealed)
 
     @property
     def jax_pipeline(self) -> JAXPipeline:

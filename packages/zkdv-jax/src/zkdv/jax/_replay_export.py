@@ -34,13 +34,14 @@ class SealedProgram:
     platforms: tuple[str, ...]
 
 
-def seal(function: Callable[..., Any], abstract_leaves: Sequence[Any]) -> SealedProgram:
+def seal(function: Callable[..., Any], abstract_leaves: Sequence[Any], purpose: str = "replay") -> SealedProgram:
     """Trace a function and serialize it, for the platform of the default backend.
 
     Args:
         function: Takes arrays as positional arguments, and returns arrays in any pytree: the sealed program returns its
             leaves as a list, so that no pytree type has to be known where it is loaded.
         abstract_leaves: Shape and dtype of each argument, for one as `jax.ShapeDtypeStruct`.
+        purpose: What it is sealed for, for the message.
 
     Raises:
         ZKDVError: If the function can't be exported; the message says why.
@@ -52,7 +53,7 @@ def seal(function: Callable[..., Any], abstract_leaves: Sequence[Any]) -> Sealed
     try:
         exported = export.export(jax.jit(replay))(*abstract_leaves)
     except (NotImplementedError, ValueError) as error:
-        raise ZKDVError(f"the program can't be exported for replay: {error}") from error
+        raise ZKDVError(f"the program can't be exported for {purpose}: {error}") from error
     module, text = _without_locations(exported.mlir_module_serialized)
     blob = bytes(replace(exported, mlir_module_serialized=module).serialize())
     return SealedProgram(blob, text.encode(), tuple(exported.platforms))

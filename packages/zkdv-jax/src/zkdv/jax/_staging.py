@@ -11,7 +11,7 @@ from zkdv.errors import ZKDVError
 from zkdv.jax._transaction import open_transactions
 from zkdv.jax._transition import TransitionLayout, TransitionOperands, leaf_name, transition_p
 
-__all__ = ["StagedFunction", "stage"]
+__all__ = ["StagedFunction", "holds_transition", "stage"]
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,9 @@ class StagedFunction:
         optimizer_inputs: Input of each optimizer leaf before the update.
         batch_inputs: Inputs that are committed as the batch.
         batch_names: Names of the batch leaves.
+        batch_tree: Structure of the batch: that of the value that the user declared, else a dictionary with each
+            argument that holds batch leaves, `None` standing for other leaves in it.
+        batch_order: For each leaf of that structure, its place among the batch leaves.
         input_names: Names of all input leaves.
         input_arguments: For each input leaf, the argument that it belongs to.
         after_results: Result of `step` that holds each state leaf after the update, parameters first.
@@ -47,6 +50,8 @@ class StagedFunction:
     optimizer_inputs: tuple[int, ...]
     batch_inputs: tuple[int, ...]
     batch_names: tuple[str, ...]
+    batch_tree: Any
+    batch_order: tuple[int, ...]
     input_names: tuple[str, ...]
     input_arguments: tuple[int, ...]
     after_results: tuple[int, ...]
@@ -58,6 +63,20 @@ class StagedFunction:
     def state_inputs(self) -> tuple[int, ...]:
         """Input of each state leaf before the update, parameters first."""
         return self.parameter_inputs + self.optimizer_inputs
+
+    def state_and_batch(self, leaves: Sequence[Any]) -> tuple[Any, Any, Any]:
+        """Return parameters, other state and batch as the user's function has them.
+
+        Args:
+            leaves: Parameter, optimizer and batch leaves, in this order.
+        """
+        parameters, state = len(self.parameter_inputs), len(self.state_inputs)
+        batch = leaves[state:]
+        return (
+            jax.tree.unflatten(self.layout.parameter_tree, leaves[:parameters]),
+            jax.tree.unflatten(self.layout.optimizer_tree, leaves[parameters:state]),
+            jax.tree.unflatten(self.batch_tree, [batch[place] for place in self.batch_order]),
+        )
 
 
 def stage(
@@ -90,9 +109,11 @@ def stage(
     state = set(parameter_inputs) | set(optimizer_inputs)
     if layout.batch is None:
         batch_inputs = tuple(index for index in range(len(inputs)) if index not in state)
+        batch_tree, batch_order = _batch_by_argument(arguments, argument_names, batch_inputs)
     else:
         names = tuple(f"leaf {index}" for index in range(layout.batch))
         batch_inputs = _input_indices(operands.batch, names, inputs, layout.api, "batch")
+        batch_tree, batch_order = layout.batch_tree, tuple(range(layout.batch))
 
     results, after_results = _place_after(closed, flat)
     # The user's effects (debugging output, callbacks) stay in the step; a replay keeps what its results depend on.
@@ -114,6 +135,8 @@ def stage(
         optimizer_inputs=optimizer_inputs,
         batch_inputs=batch_inputs,
         batch_names=tuple(paths[index] for index in batch_inputs),
+        batch_tree=batch_tree,
+        batch_order=batch_order,
         input_names=tuple(paths),
         input_arguments=tuple(input_arguments),
         after_results=after_results,
@@ -121,6 +144,18 @@ def stage(
         overlap_input=_overlap_input(operands, inputs, layout.api),
         replay=flat.program(replay_inputs, replay_results, _needed(flat.equations, replay_results)),
     )
+
+
+def _batch_by_argument(
+    arguments: tuple[Any, ...], argument_names: Sequence[str], batch_inputs: Sequence[int]
+) -> tuple[Any, tuple[int, ...]]:
+    """Return the structure of a batch that is every argument without its state, and where its leaves are."""
+    places = {index: place for place, index in enumerate(batch_inputs)}
+    leaves, tree = jax.tree.flatten(arguments)
+    parts = jax.tree.unflatten(tree, [places.get(index) for index in range(len(leaves))])
+    named = {name: part for name, part in zip(argument_names, parts, strict=True) if jax.tree.leaves(part)}
+    order, batch_tree = jax.tree.flatten(named)
+    return batch_tree, tuple(order)
 
 
 def _refuse_other_than_arrays(name: str, paths: Sequence[str], leaves: Sequence[Any]) -> None:
@@ -199,7 +234,7 @@ def _inline(closed: ClosedJaxpr, name: str) -> _FlatProgram:
                 for index, (variable, atom) in enumerate(zip(equation.outvars, after, strict=True)):
                     replaced[variable] = atom
                     marked[variable] = index
-            elif not _holds_transition(equation):
+            elif not _equation_holds_transition(equation):
                 equations.append(equation.replace(invars=operands))
             elif equation.primitive.name in {"pjit", "jit"}:
                 inner: ClosedJaxpr = equation.params["jaxpr"]
@@ -229,12 +264,13 @@ def _inline(closed: ClosedJaxpr, name: str) -> _FlatProgram:
     return _FlatProgram(closed.jaxpr, equations, constants, results, marked, layout, layout.split(operands))
 
 
-def _holds_transition(equation: JaxprEqn) -> bool:
-    return any(
-        inner.primitive is transition_p or _holds_transition(inner)
-        for jaxpr in jaxprs_in_params(equation.params)
-        for inner in jaxpr.eqns
-    )
+def holds_transition(jaxpr: Jaxpr) -> bool:
+    """Return whether a transition stands in a program, at whatever depth."""
+    return any(equation.primitive is transition_p or _equation_holds_transition(equation) for equation in jaxpr.eqns)
+
+
+def _equation_holds_transition(equation: JaxprEqn) -> bool:
+    return any(holds_transition(jaxpr) for jaxpr in jaxprs_in_params(equation.params))
 
 
 def _needed(equations: list[JaxprEqn], results: Sequence[Any]) -> list[JaxprEqn]:

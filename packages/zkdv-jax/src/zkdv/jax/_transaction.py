@@ -88,8 +88,8 @@ _tracing = _Tracing()
 
 
 @contextlib.contextmanager
-def open_transactions(name: str) -> Iterator[None]:
-    """Refuse a trace that opens a transaction and leaves it without an update.
+def open_transactions(name: str) -> Iterator[list[Transaction]]:
+    """Collect the transactions of a trace, and refuse one that is opened and left without an update.
 
     Args:
         name: Name of the function that is traced, for the message.
@@ -97,10 +97,11 @@ def open_transactions(name: str) -> Iterator[None]:
     Raises:
         ZKDVError: At the end, where a transaction was left open.
     """
-    before, _tracing.opened = _tracing.opened, []
+    opened: list[Transaction] = []
+    before, _tracing.opened = _tracing.opened, opened
     try:
-        yield
-        if not all(transaction.updated for transaction in _tracing.opened):
+        yield opened
+        if not all(transaction.updated for transaction in opened):
             raise ZKDVError(f"{name}: a Transaction was opened and never updated; call its update() once")
     finally:
         _tracing.opened = before

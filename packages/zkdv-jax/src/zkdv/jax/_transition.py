@@ -5,7 +5,7 @@ plain `jax.jit` it lowers to nothing. `zkdv.jax` finds the equation in the trace
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import jax
@@ -30,6 +30,9 @@ class TransitionLayout:
         overlap: The overlap policy where it is a constant of the function.
         overlap_operand: Whether the overlap policy is the last operand.
         keeps_optimizer: Whether the optimizer leaves before the update must not be donated.
+        parameter_tree: Structure of the parameters.
+        optimizer_tree: Structure of all other state.
+        batch_tree: Structure of the batch that the user declared, or None.
     """
 
     api: str
@@ -39,6 +42,10 @@ class TransitionLayout:
     overlap: Policy | None = None
     overlap_operand: bool = False
     keeps_optimizer: bool = False
+    # What is in a structure need not be hashable; the names say what differs.
+    parameter_tree: Any = field(default=None, compare=False)
+    optimizer_tree: Any = field(default=None, compare=False)
+    batch_tree: Any = field(default=None, compare=False)
 
     def split(self, operands: Sequence[Any]) -> "TransitionOperands":
         """Divide the marker's operands."""
@@ -96,7 +103,7 @@ def mark(
     parameter_names, before, after, parameter_tree = _pair(api, "parameters", *parameters)
     optimizer_names, optimizer_before, optimizer_after, optimizer_tree = _pair(api, "optimizer state", *optimizer)
     _, _, delta_leaves, _ = _pair(api, "deltas", parameters[0], deltas)
-    batch_leaves = [] if batch is None else jax.tree.leaves(batch)
+    batch_leaves, batch_tree = jax.tree.flatten(batch)
     overlap_operands = [] if overlap is None or isinstance(overlap, Policy) else [overlap]
     layout = TransitionLayout(
         api,
@@ -106,6 +113,9 @@ def mark(
         overlap if isinstance(overlap, Policy) else None,
         bool(overlap_operands),
         keeps_optimizer,
+        parameter_tree,
+        optimizer_tree,
+        None if batch is None else batch_tree,
     )
     results = transition_p.bind(
         *before,

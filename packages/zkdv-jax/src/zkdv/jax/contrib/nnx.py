@@ -104,7 +104,7 @@ class NNXFunction:
         after_parameters, after_rest = _divide(after, optimizer.wrt, name)
         mark(
             api=API,
-            batch=None,
+            batch=batch,
             parameters=(before_parameters, after_parameters),
             optimizer=(before_rest, after_rest),
             deltas=jax.tree.unflatten(jax.tree.structure(before_parameters), jax.tree.leaves(deltas)),
