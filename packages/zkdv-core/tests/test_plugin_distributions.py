@@ -214,6 +214,7 @@ def test_every_example_of_the_guide_is_a_whole_distribution_or_a_module():
     blocks = dict(BLOCK.findall(GUIDE.read_text(encoding="utf-8")))
     assert {title.partition("/")[0] for title in blocks if title.endswith("pyproject.toml")} == {
         "zkdv-lowering-profiled",
+        "zkdv-optimizer-lion",
         "zkdv-signer-encrypted",
     }
     for title, text in blocks.items():
@@ -221,3 +222,10 @@ def test_every_example_of_the_guide_is_a_whole_distribution_or_a_module():
             compile(text, title, "exec")
         else:
             tomllib.loads(text)
+
+
+def test_plugin_of_the_guide_that_is_a_folder_of_examples_is_shown_as_it_is():
+    shown = {title: text for title, text in BLOCK.findall(GUIDE.read_text(encoding="utf-8")) if "lion/" in title}
+    assert len(shown) == 3
+    for title, text in shown.items():
+        assert (REPOSITORY / "examples" / "plugins" / title).read_text(encoding="utf-8") == text

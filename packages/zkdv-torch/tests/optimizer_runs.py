@@ -107,6 +107,7 @@ def compare(
         called = bound.step(called[0], grads, called[1], inputs)
         if program is not None:
             exported = program(exported[0], grads, exported[1], inputs)
+        assert all(map(torch.equal, grads, gradients(bound.parameters, step))), "the step wrote to its gradients"
         for param, grad in zip(bound.parameters, grads, strict=True):
             param.grad = grad.clone()
         optimizer.step()

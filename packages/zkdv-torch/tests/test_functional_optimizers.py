@@ -1,8 +1,10 @@
 """What a bound optimizer shows of a live one, what it refuses, and which functional form a class has."""
 
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +16,9 @@ from zkdv import _plugin_torch
 from zkdv.errors import ZKDVError
 from zkdv.plugins import PluginError, Registry, registry
 from zkdv.torch.optimizers import FunctionalOptimizer, UnsupportedOptimizerError, bind
+from zkdv.torch.optimizers._lookup import find_functional
 
+GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "torch-optimizers.md"
 STANDARD = {
     *("Adadelta", "Adafactor", "Adagrad", "Adam", "Adamax", "AdamW", "ASGD"),
     *("Muon", "NAdam", "RAdam", "RMSprop", "Rprop", "SGD"),
@@ -64,6 +68,15 @@ def test_every_standard_optimizer_is_declared_by_the_name_of_its_class():
     classes = {getattr(torch.optim, name) for name in STANDARD}
     assert declared == {f"{each.__module__}.{each.__qualname__}" for each in classes}
     assert declared <= set(registry().names("zkdv_optimizers"))
+
+
+def test_guide_names_every_standard_optimizer_and_its_inputs():
+    rows = re.findall(r"^\| `(\w+)` \| (.*) \|$", GUIDE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(name for name, _ in rows) == sorted(STANDARD)
+    for name, listed in rows:
+        functional = find_functional(getattr(torch.optim, name), {})
+        said = listed.replace("first of `betas`", "`betas.0`").replace("`betas`,", "`betas.0`, `betas.1`,")
+        assert sorted(re.findall(r"`([^`]+)`", said)) == sorted({*functional.inputs, *functional.switches})
 
 
 def test_listing_what_the_frontend_declares_imports_no_framework():

@@ -164,11 +164,15 @@ def _sgd_step(
 
 
 def _sgd_update(group: Group, params: list[Tensor], grads: list[Tensor], buffers: list[Tensor | None]) -> None:
+    lists = foreach(group, params)
+    if lists and group["nesterov"]:
+        # The lists would add the momentum to the gradients themselves.
+        grads = [grad.clone() for grad in grads]
     sgd(
         params,
         grads,
         buffers,
-        foreach=foreach(group, params),
+        foreach=lists,
         fused=group["fused"],
         weight_decay=group["weight_decay"],
         momentum=group["momentum"],
