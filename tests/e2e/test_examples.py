@@ -33,8 +33,9 @@ def verify(folder, environment):
     return run([sys.executable, "-m", "zkdv", "verify", "proof"], folder, environment)
 
 
-def test_the_shortest_example_leaves_a_transcript_that_passes(tmp_path, environment):
-    done = run([sys.executable, ROOT / "examples/jax/train_state.py"], tmp_path, environment)
+@pytest.mark.parametrize("example", ["train_state", "basic_training", "nnx_training", "equinox_training"])
+def test_an_example_leaves_a_transcript_that_passes(tmp_path, environment, example):
+    done = run([sys.executable, ROOT / f"examples/jax/{example}.py"], tmp_path, environment)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "passed"
     assert float(re.search(r"accuracy ([\d.]+)%", done.stdout)[1]) > 95

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, NoReturn, Protocol, Self
 
 from zkdv import _native, environment, identity
 from zkdv._arguments import checked_integer, checked_ratio
@@ -303,6 +303,13 @@ class Driver:
         with self._lock:
             if self._state == "running" and os.getpid() == self._pid:
                 self._end(cancel=True)
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled, for one into a process that was spawned."""
+        raise TypeError(
+            f"the proof in {self.path} can't be sent to another process: its transcript is written by the one that "
+            "opened it; call the training function there, and send arrays"
+        )
 
     def __enter__(self) -> Self:
         return self

@@ -46,7 +46,7 @@ class EditFinder:
                 no edit of a parameter keeps its bytes, and a `state` record stands in their place.
 
         Raises:
-            ZKDVError: A leaf that the update starts from is gone.
+            ZKDVError: A leaf that the update starts from is gone, or has another shape or dtype.
         """
         edits: list[dict[str, Any]] = []
         for position, (leaf, expected) in enumerate(zip(state, after, strict=True)):
@@ -57,6 +57,11 @@ class EditFinder:
             array = read_leaf(leaf)
             if array is None:
                 raise ZKDVError(f"{tree} leaf {spec.name} was donated or deleted before the update")
+            if (array.dtype.name, array.shape) != (spec.dtype, spec.shape):
+                raise ZKDVError(
+                    f"{tree} leaf {spec.name} was {spec.dtype}{list(spec.shape)} at the first update and is now "
+                    f"{array.dtype.name}{list(array.shape)}; a run keeps shapes and dtypes of its first update"
+                )
             digest = leaf_digest(array, spec.sharding)
             committed = evidence.digests[tree][number] if evidence is not None and tree in evidence.digests else None
             if digest == _committed_digest(spec, committed, expected, read_leaf):

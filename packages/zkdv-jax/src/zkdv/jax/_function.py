@@ -20,9 +20,10 @@ from zkdv.errors import ZKDVError, warn
 from zkdv.jax import _replay_export
 from zkdv.jax._commitment_plan import dtype_name
 from zkdv.jax._committed_leaves import CommittedLeaves, committed_form
-from zkdv.jax._overlap import carry_policy, policy_of
+from zkdv.jax._overlap import carry_policy, policy_of, proofs_of
 from zkdv.jax._pipeline import JAXPipeline, JAXProgram, SealedReplay
 from zkdv.jax._staging import StagedFunction, stage
+from zkdv.jax._trace_settings import TraceSettings
 from zkdv.schema import Due, LeafSpec, Schema
 from zkdv.signature import FunctionSignature
 from zkdv.submission import PendingUpdate, SealedProgram, Submission
@@ -115,6 +116,7 @@ class JitFunction:
         with self._proof.update_lock:
             pipeline = self._proof.jax_pipeline
             leaves, tree = jax.tree.flatten([values[position] for position in self._dynamic])
+            self._refuse_traced(leaves)
             self._tracing = self._variant(pipeline, values, leaves, tree)
             try:
                 return call((pipeline.due_operand(Due()), pipeline.signs), *values)
@@ -123,11 +125,7 @@ class JitFunction:
 
     def _update(self, pipeline: JAXPipeline, values: tuple[Any, ...]) -> Any:
         leaves, tree = jax.tree.flatten([values[position] for position in self._dynamic])
-        if any(issubclass(kind, jax.core.Tracer) for kind in set(map(type, leaves))):
-            raise ZKDVError(
-                f"{self._signature.name} was called inside of a function that JAX traces (jit, vmap, scan, grad …); "
-                "each of its calls commits one update, so call it from plain Python"
-            )
+        self._refuse_traced(leaves)
         variant = self._variant(pipeline, values, leaves, tree)
         staged = variant.staged
         state = [leaves[index] for index in staged.state_inputs]
@@ -196,6 +194,7 @@ class JitFunction:
             self._refuse_unhashable(values)
             raise
         if variant is None:
+            self._refuse_state_of_another_proof(values)
             staged = self._stage(values)
             self._refuse_given_away_state(staged)
             self._notice_lost_state(staged)
@@ -206,11 +205,28 @@ class JitFunction:
             abstract, replay = _replay_over_words(staged, inputs)
             batch_dtypes = tuple(np.dtype(leaf.dtype) for leaf in schema.batch.leaves)
             counts = len(staged.parameter_inputs), len(staged.state_inputs)
-            sealed = pipeline.queue.submit("start", _seal, replay, abstract, *counts)
+            sealed = pipeline.queue.submit("start", _seal, replay, abstract, *counts, TraceSettings.current())
             policy = self._policy(staged, leaves, values)
             variant = _Variant(staged, JAXProgram(sealed, batch_dtypes=batch_dtypes), avals, policy)
             self._variants[key] = variant
         return variant
+
+    def _refuse_traced(self, leaves: Sequence[Any]) -> None:
+        if any(issubclass(kind, jax.core.Tracer) for kind in set(map(type, leaves))):
+            raise ZKDVError(
+                f"{self._signature.name} was called inside of a function that JAX traces (jit, vmap, scan, grad …); "
+                "each of its calls commits one update, so call it from plain Python"
+            )
+
+    def _refuse_state_of_another_proof(self, values: Sequence[Any]) -> None:
+        location = self._proof.location
+        for other in proofs_of(values):
+            if other != location:
+                raise ZKDVError(
+                    f"{self._signature.name}: the state was created for the proof in {other} and is trained under the "
+                    f"one in {location}; where that is meant, as for a second run that goes on from a first, say so "
+                    "with state.replace(zkdv_proof=proof)"
+                )
 
     def _refuse_unhashable(self, values: Sequence[Any]) -> None:
         for position in self._static:
@@ -297,8 +313,11 @@ class JitFunction:
         return packed
 
 
-def _seal(replay: Callable[..., Any], abstract: Sequence[Any], parameters: int, state: int) -> SealedProgram:
-    return SealedReplay(_replay_export.seal(replay, abstract), parameters, state)
+def _seal(
+    replay: Callable[..., Any], abstract: Sequence[Any], parameters: int, state: int, settings: TraceSettings
+) -> SealedProgram:
+    with settings.applied():
+        return SealedReplay(_replay_export.seal(replay, abstract), parameters, state)
 
 
 def _schema(staged: StagedFunction, leaves: Sequence[Any]) -> Schema:

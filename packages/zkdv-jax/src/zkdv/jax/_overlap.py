@@ -1,12 +1,13 @@
-"""An overlap policy that travels with a state and is no part of its trace."""
+"""What travels with a state: an overlap policy that is no part of its trace, and the proof it was created for."""
 
+from collections.abc import Iterator
 from typing import Any, Self
 
 import jax
 
 from zkdv import overlap
 
-__all__ = ["UntracedPolicy", "carry_policy", "policy_of"]
+__all__ = ["UntracedPolicy", "carry_policy", "policy_of", "proofs_of"]
 
 
 class UntracedPolicy(int):
@@ -51,6 +52,17 @@ def policy_of(values: Any) -> overlap.Policy | None:
         if isinstance(carried, UntracedPolicy):
             return carried.policy
     return None
+
+
+def proofs_of(values: Any) -> Iterator[str]:
+    """Return the folder of the proof that each state among `values` was created for, where one is named."""
+
+    def names_proof(value: Any) -> bool:
+        return isinstance(getattr(value, "zkdv_proof", None), str)
+
+    for value in jax.tree.leaves(values, is_leaf=names_proof):
+        if names_proof(value):
+            yield value.zkdv_proof
 
 
 def carry_policy(result: Any, policy: overlap.Policy) -> Any:

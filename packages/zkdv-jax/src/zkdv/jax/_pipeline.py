@@ -24,6 +24,7 @@ from zkdv.jax._commitment_plan import (
 from zkdv.jax._committed_leaves import committed_form
 from zkdv.jax._lowerings import commit_lowering
 from zkdv.jax._snapshots import SnapshotCopies
+from zkdv.jax._trace_settings import TraceSettings, under_trace_settings
 from zkdv.pipeline import PendingUpdate, Pipeline
 from zkdv.schema import TREES, Due, LeafEvidence, Schema, TreeName
 from zkdv.submission import Program
@@ -67,8 +68,15 @@ class SealedReplay:
 
     @cached_property
     def run(self) -> Callable[..., Any]:
-        """The sealed bytes, loaded and compiled as an auditor would; it consumes the state before the update."""
-        return jax.jit(_replay_export.load(self.blob).call, donate_argnums=tuple(range(self.state)))
+        """The sealed bytes, loaded and compiled; gives the state leaves, and consumes those before the update."""
+        sealed = _replay_export.load(self.blob)
+
+        def replay(*leaves: Any) -> list[Any]:
+            # Without the deltas, as in training: an addition that has to give both its sum and its summand may be
+            # rounded otherwise than one that is fused with what the summand is made of.
+            return list(sealed.call(*leaves)[self.parameters :])
+
+        return jax.jit(replay, donate_argnums=tuple(range(self.state)))
 
 
 @dataclass(eq=False)
@@ -87,11 +95,13 @@ class JAXPipeline(Pipeline):
     """Commits and checks updates whose state leaves are `jax.Array`s on one device."""
 
     plan: CommitmentPlan | None = None
+    trace_settings: TraceSettings | None = None
 
     def declare(self, schema: Schema) -> None:
         """Set the schema at the first update, and prepare the commitment of its leaves."""
         super().declare(schema)
         if self.plan is None:
+            self.trace_settings = TraceSettings.current()
             parameters, optimizer = (
                 [(leaf.name, _Abstract(leaf.shape, leaf.dtype)) for leaf in schema.tree(tree)] for tree in TREES
             )
@@ -111,6 +121,7 @@ class JAXPipeline(Pipeline):
         """Return the flags of the commit call, shape (1,), uint32, on the device."""
         return self._due_operands[due.bits]
 
+    @under_trace_settings
     def launch_snapshot(self, state: Sequence[Any], over: Sequence[Any] | None) -> Sequence[Any]:
         """Launch a copy of state leaves, in the form that is committed, to host memory."""
         return self._snapshots.launch([committed_form(leaf) for leaf in state], over)
@@ -119,10 +130,12 @@ class JAXPipeline(Pipeline):
         """Wait until a launched copy is in host memory."""
         jax.block_until_ready(copy)
 
+    @under_trace_settings
     def restore(self, copy: Sequence[Any]) -> Sequence[Any]:
         """Return a snapshot's leaves in the memory of their devices."""
         return self._snapshots.restore(copy)
 
+    @under_trace_settings
     def start_evidence(self, state: Sequence[Any], due: Due) -> Any:
         """Launch the commitment of state leaves as a program of its own."""
         return self._commit_program(self.due_operand(due), self.signs, list(state))
@@ -147,6 +160,7 @@ class JAXPipeline(Pipeline):
             holds_nan=bool(np.isnan(probes32.sum()) or np.isnan(probes64.sum())),
         )
 
+    @under_trace_settings
     def read_leaf(self, leaf: Any) -> NDArray[Any] | None:
         """Return a host copy of one leaf, or None where it was donated or deleted."""
         if not isinstance(leaf, jax.Array):
@@ -156,13 +170,13 @@ class JAXPipeline(Pipeline):
         # A copy is read, since an array that numpy has looked into is no longer donated without a copy.
         return np.asarray(_copy([committed_form(leaf)])[0])
 
+    @under_trace_settings
     def replay(self, update: PendingUpdate, state: Sequence[Any]) -> Sequence[Any]:
         """Run an update's sealed program on the state before it, which it consumes; return the leaves after it."""
         sealed = update.submission.program.sealed.result()
         if not isinstance(sealed, SealedReplay):
             raise ZKDVError(f"the program of update {update.index} was not sealed by this frontend")
-        results = sealed.run(*state, *self._batch(update))
-        return list(results[sealed.parameters :])
+        return list(sealed.run(*state, *self._batch(update)))
 
     def attest(
         self, update: PendingUpdate, state: Sequence[Any], coordinates: Mapping[TreeName, int]

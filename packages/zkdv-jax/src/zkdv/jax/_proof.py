@@ -84,6 +84,7 @@ class ZKDV(Driver):
     ) -> None:
         if resume:
             raise ZKDVError("this version of ZKDV can't resume a run; give a path without a transcript and start anew")
+        self._location = os.path.abspath(path)  # noqa: PTH100 (resolves no link, as a user reads it)
         super().__init__(
             Path(path),
             config,
@@ -93,6 +94,11 @@ class ZKDV(Driver):
             replay_snapshot_interval=replay_snapshot_interval,
         )
         self._attest_function: AttestFunction | None = None
+
+    @property
+    def location(self) -> str:
+        """The proof folder, absolute: by it a training state names the proof that it was created for."""
+        return self._location
 
     @overload
     def jit(self, fun: Callable[..., Any], **jax_jit_options: Any) -> JitFunction: ...

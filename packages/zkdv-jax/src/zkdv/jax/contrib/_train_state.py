@@ -30,6 +30,8 @@ class TrainState(train_state.TrainState):  # type: ignore[misc]  # flax ships no
     Attributes:
         zkdv_overlap: Overlap policy of the update; default `zkdv.overlap.UNCHECKED`. It is read on the host before each
             call and is no part of the traced program: `state.replace(zkdv_overlap=...)` never compiles anew.
+        zkdv_proof: The proof that the state is trained under; under another one it is refused. Its folder is kept, not
+            the proof. None for a state of no proof, which any may train.
     """
 
     # By keyword only, so that a subclass may add fields without a default, as one of Flax's may.
@@ -37,8 +39,12 @@ class TrainState(train_state.TrainState):  # type: ignore[misc]  # flax ships no
         pytree_node=False, default=UntracedPolicy(overlap.UNCHECKED), kw_only=True
     )
 
+    zkdv_proof: ZKDV | str | None = struct.field(pytree_node=False, default=None, kw_only=True)
+
     def __post_init__(self) -> None:
-        """Keep the policy out of what traces and caches compare."""
+        """Keep the policy out of what traces and caches compare, and of a proof its folder alone."""
+        if isinstance(self.zkdv_proof, ZKDV):
+            object.__setattr__(self, "zkdv_proof", self.zkdv_proof.location)
         if not isinstance(self.zkdv_overlap, UntracedPolicy):
             object.__setattr__(self, "zkdv_overlap", UntracedPolicy(self.zkdv_overlap))
 
@@ -76,6 +82,7 @@ class TrainState(train_state.TrainState):  # type: ignore[misc]  # flax ships no
             tx=tx,
             opt_state=tx.init(params),
             zkdv_overlap=UntracedPolicy(zkdv_overlap),
+            zkdv_proof=proof,
             **extra,
         )
 

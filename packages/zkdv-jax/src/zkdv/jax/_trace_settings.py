@@ -1,0 +1,60 @@
+"""JAX settings that a `with` block may hold for one thread alone, carried to the threads on which updates are checked.
+
+What a training function was traced under (`with jax.enable_x64(True):`, for one) must hold where its commitments and
+replays are traced, and those run on threads of their own, or after the block.
+"""
+
+import contextlib
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar, cast
+
+import jax
+
+__all__ = ["HasTraceSettings", "TraceSettings", "under_trace_settings"]
+
+_Method = TypeVar("_Method", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class TraceSettings:
+    """Settings that change how arrays and random bits are lowered.
+
+    Attributes:
+        enable_x64: Whether 64-bit types are on.
+        threefry_partitionable: Which of its two streams the default random generator gives.
+    """
+
+    enable_x64: bool
+    threefry_partitionable: bool
+
+    @classmethod
+    def current(cls) -> "TraceSettings":
+        """Return those of this thread."""
+        return cls(bool(jax.config.jax_enable_x64), bool(jax.config.jax_threefry_partitionable))
+
+    @contextlib.contextmanager
+    def applied(self) -> Any:
+        """Hold them within a `with` block."""
+        with jax.enable_x64(self.enable_x64), jax.threefry_partitionable(self.threefry_partitionable):
+            yield
+
+
+class HasTraceSettings(Protocol):
+    """What was traced under settings; None before the first trace."""
+
+    trace_settings: TraceSettings | None
+
+
+def under_trace_settings(method: _Method) -> _Method:
+    """Run a method under the settings of its object."""
+
+    @functools.wraps(method)
+    def run(self: HasTraceSettings, *args: Any, **kwargs: Any) -> Any:
+        if self.trace_settings is None:
+            return method(self, *args, **kwargs)
+        with self.trace_settings.applied():
+            return method(self, *args, **kwargs)
+
+    return cast("_Method", run)
