@@ -1,5 +1,7 @@
 """Elements of a pytree by their position in its concatenation."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -60,3 +62,16 @@ def test_trees_without_elements_and_positions_that_are_no_integer_are_refused():
         zkdv.jax.index(TREE, 1.5)
     with pytest.raises(ValueError, match="integer scalar"):
         zkdv.jax.index(TREE, np.arange(2))
+
+
+HUGE = 2**31 + 1
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "bfloat16", "float32", "complex64"])
+def test_leaves_of_every_width_past_two_to_the_31_elements_lower(dtype):
+    """Without their gigabytes: the program is made for shapes alone."""
+    tree = [jax.ShapeDtypeStruct((3,), dtype), jax.ShapeDtypeStruct((HUGE,), dtype)]
+    text = jax.jit(zkdv.jax.index).lower(tree, np.uint64(HUGE)).as_text()
+    assert "concatenate" not in text
+    assert re.search(rf"dynamic_slice .*tensor<{HUGE}x\w+(<f32>)?>, tensor<ui64>\)", text)
+    assert not re.search(r"dynamic_slice .*tensor<\w*i32>\)", text)

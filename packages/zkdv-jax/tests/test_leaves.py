@@ -143,4 +143,8 @@ def test_one_buffer_twice_in_a_state_is_committed_twice(proof, tmp_path):
         params, opt_state = jitted(params, opt_state, jnp.full((2, 4), number, jnp.uint32))
         # The same array again, by two names: what was there before the update has the digests of what was left.
         params = {"a": params["a"], "b": params["a"]}
-    finish(proof, tmp_path, 3)
+    # JAX itself refuses to give one buffer away twice, and that poisons nothing either.
+    with pytest.raises((ValueError, RuntimeError), match="twice"):
+        proof.jit(step, donate_argnames="params")(params, opt_state, jnp.ones((2, 4), jnp.uint32))
+    params, opt_state = jitted(params, opt_state, jnp.ones((2, 4), jnp.uint32))
+    finish(proof, tmp_path, 4)

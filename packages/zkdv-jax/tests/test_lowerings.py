@@ -294,3 +294,27 @@ def test_the_environment_can_name_the_form() -> None:
 def test_an_unknown_form_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(ZKDVError, match=r"ZKDV_LOWERING='fast' names no form .* there are: cpu, portable\."):
         commit_lowering("cpu", environment={"ZKDV_LOWERING": "fast"})
+
+
+HUGE = 2**31 + 1
+
+
+@pytest.mark.parametrize("dtype", ["bool", "float8_e5m2", "float16", "float32", "complex64"])
+def test_leaves_of_every_width_past_two_to_the_31_elements_lower(dtype: str) -> None:
+    """Without their gigabytes: the native call takes shapes of any size."""
+    leaf = jax.ShapeDtypeStruct((HUGE,), getattr(ml_dtypes, dtype, dtype))
+    plan = CommitmentPlan.build([("huge", leaf)], [], 0.01)
+    signs = jax.ShapeDtypeStruct((plan.sign_words,), jnp.uint32)
+    due = jax.ShapeDtypeStruct((1,), jnp.uint32)
+    program = jax.jit(lambda due, leaves, signs: FORMS["cpu"](plan, due, leaves, signs))
+    [call] = [line for line in program.lower(due, [leaf], signs).as_text().splitlines() if "custom_call" in line]
+    assert f"tensor<{HUGE}x" in call
+
+
+@pytest.mark.slow
+def test_one_bool_leaf_of_more_than_two_to_the_31_elements() -> None:
+    bits = np.zeros(HUGE, np.bool_)
+    bits[-1] = True
+    plan = plan_of([bits], [])
+    digests, _, _ = run(FORMS["cpu"], plan, [bits])
+    assert leaf_digests(plan, digests) == [blake3.blake3(bits.view(np.uint8)).digest()]

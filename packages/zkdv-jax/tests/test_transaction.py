@@ -143,6 +143,40 @@ def test_a_transaction_without_its_update_is_refused(proof, state):
         proof.jit(forgetful)(*state, images, labels)
 
 
+def test_a_function_makes_one_update_wherever_its_transactions_stand(proof, state, tmp_path):
+    def one_after_the_other(params, opt_state, images, labels):
+        return step(*step(params, opt_state, images, labels), images, labels)
+
+    def one_inside_the_other(params, opt_state, images, labels):
+        outer = zkdv.jax.Transaction(batch=(images, labels), params=params, opt_state=opt_state)
+        after, opt_after = step(params, opt_state, images, labels)
+        return outer.update(deltas=params, params=after, opt_state=opt_after)
+
+    def none(params, opt_state, images, labels):
+        return params, opt_state
+
+    def from_elsewhere(params, opt_state, images, labels):
+        return step(jax.tree.map(lambda leaf: leaf * 1, params), opt_state, images, labels)
+
+    def from_a_closure(params, opt_state, images, labels):
+        return step(state[0], opt_state, images, labels)
+
+    [(images, labels)] = batches(1)
+    for function, message in (
+        (one_after_the_other, "the function declares 2 updates; it must declare exactly one"),
+        (one_inside_the_other, "the function declares 2 updates; it must declare exactly one"),
+        (none, "the function declares no updates; it must declare exactly one"),
+        (from_elsewhere, "parameter w before the update is not an input of the function"),
+        (from_a_closure, "parameter w before the update is not an input of the function"),
+    ):
+        with pytest.raises(ZKDVError, match=message):
+            proof.jit(function)(*state, images, labels)
+    proof.jit(step)(*state, images, labels)
+    proof.close()
+    report = verified(tmp_path / "proof")
+    assert (report.verdict, report.updates) == ("passed", 1)
+
+
 def test_updating_a_transaction_twice_is_refused(proof, state):
     def twice(params, opt_state, images):
         transaction = zkdv.jax.Transaction(batch=images, params=params, opt_state=opt_state)

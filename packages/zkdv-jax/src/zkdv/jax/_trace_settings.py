@@ -32,7 +32,8 @@ class TraceSettings:
     @classmethod
     def current(cls) -> "TraceSettings":
         """Return those of this thread."""
-        return cls(bool(jax.config.jax_enable_x64), bool(jax.config.jax_threefry_partitionable))
+        config: Any = jax.config
+        return cls(bool(config.jax_enable_x64), bool(config.jax_threefry_partitionable))
 
     @contextlib.contextmanager
     def applied(self) -> Any:
