@@ -292,6 +292,103 @@ def attest_programs_that_were_never_run(runs: Runs) -> Iterable[Attacked]:
         yield Attacked(run, retell(run, after("program", 0, attest_program(run))))
 
 
+@attack("attested-missing")
+def attested_values_that_were_left_out(runs: Runs) -> Iterable[Attacked]:
+    run = runs["attested"]
+
+    def bare(body: dict[str, Any], *trees: str) -> None:
+        for tree in trees:
+            body[tree] = {"index": body[tree]["index"]}
+
+    for trees in (("parameter",), ("optimizer",), ("parameter", "optimizer")):
+
+        def told(record: Record, trees: tuple[str, ...] = trees) -> Record:
+            bare(record.body, *trees)
+            return record
+
+        for nth in (0, 3):
+            yield Attacked(run, retell(run, on("check", nth, told)))
+    for tree in ("parameter", "optimizer"):
+        yield misstated(run, 3, lambda body, tree=tree: body[tree].pop("attested"))
+
+
+@attack("check-tolerance")
+def attested_values_of_another_update(runs: Runs) -> Iterable[Attacked]:
+    """The program gives something else than what was committed, and the check says that it passed."""
+    run = runs["attested"]
+    for tree in ("parameter", "optimizer"):
+        for change in (lambda value: value + 0.01 + abs(value), lambda _: math.nan, lambda _: math.inf):
+
+            def told(record: Record, tree: str = tree, change: Callable[[float], float] = change) -> Record:
+                record.body[tree]["attested"] = change(record.body[tree]["attested"])
+                return record
+
+            for nth in (0, 3):
+                yield Attacked(run, retell(run, on("check", nth, told)))
+
+
+@attack("check-failed")
+def an_attest_program_that_disagrees(runs: Runs) -> Iterable[Attacked]:
+    run = runs["attested"]
+
+    def failing(record: Record) -> list[Told]:
+        if record.kind == "check" and record.body["update"] == 2:
+            record.body["parameter"]["attested"] += 0.01
+            return [record.but(verdict="failed")]
+        if record.kind == "close":
+            return [record.but(passed=record.body["passed"] - 1, failed=1, reason="poisoned")]
+        return [record]
+
+    yield Attacked(run, retell(run, each(failing)))
+
+
+@attack("check-opening")
+def parameters_before_the_update_that_were_not_committed(runs: Runs) -> Iterable[Attacked]:
+    """The delta is made to fit by another start."""
+    run = runs["attested"]
+
+    def exchanged(body: dict[str, Any]) -> None:
+        body["before"], body["before-opening"] = body["committed"], body["opening"]
+        body["attested"] = 0.0
+
+    def moved(body: dict[str, Any]) -> None:
+        body["before"] = nearby(body["before"], 0.25)
+        body["attested"] -= 0.25
+
+    def elsewhere(body: dict[str, Any]) -> None:
+        body["before-opening"]["digest"] = bytes(32)
+
+    for change in (exchanged, moved, elsewhere):
+        for nth in (0, 1, 3):
+
+            def told(record: Record, change: Callable[[dict[str, Any]], None] = change) -> Record:
+                change(record.body["parameter"])
+                return record
+
+            yield Attacked(run, retell(run, on("check", nth, told)))
+
+
+@attack("body-invalid")
+def attested_checks_that_say_less_than_they_must(runs: Runs) -> Iterable[Attacked]:
+    run = runs["attested"]
+    for field in ("before", "before-opening", "committed"):
+
+        def told(record: Record, field: str = field) -> Record:
+            del record.body["parameter"][field]
+            return record
+
+        yield Attacked(run, retell(run, on("check", 3, told)))
+
+
+@attack("order-invalid")
+def attest_programs_in_the_wrong_place(runs: Runs) -> Iterable[Attacked]:
+    """A second statement of the update, and one that comes when it is known what was trained."""
+    run = runs["attested"]
+    yield Attacked(run, retell(run, after("program", 1, attest_program(run))))
+    yield Attacked(run, retell(run, after("update", 1, attest_program(run))))
+    yield Attacked(runs["checked"], retell(runs["checked"], after("update", 3, attest_program(runs["checked"]))))
+
+
 @attack("attested-unexpected")
 def attested_values_of_no_program(runs: Runs) -> Iterable[Attacked]:
     run = runs["checked"]

@@ -123,7 +123,7 @@ class Retelling:
                 pushed = self.write(Record(record.kind, body))
             if record.kind == "root":
                 self.root = self.forge.prev
-            elif record.kind == "program":
+            elif record.kind == "program" and body["role"] == "replay":
                 self.program = seq
             elif record.kind == "update":
                 self.updates[body["update"]] = (seq, offset, pushed)
@@ -165,6 +165,9 @@ class Retelling:
         drawn = randomness(body["update"]) if self.receipts else b""
         _, parameter, optimizer = challenges.draw(record, drawn, self.sampling, update=body["update"], **self.elements)
         body |= {"parameter": {"index": parameter}, "optimizer": {"index": optimizer}}
+        if self.run.plan.attested:
+            for tree in ("parameter", "optimizer"):
+                body[tree] = attested(self.run, body["update"], tree, body[tree]["index"])
 
     def _fit_resume(self, body: dict[str, Any]) -> None:
         body["record"], body["offset"], _ = self.updates[body["updates"] - 1]
@@ -199,7 +202,7 @@ def inexact(run: Trained, check: Record, *, by: float = 1e-6) -> Record:
     coordinates, distance, within = {}, 0.0, True
     for field, tree in (("parameter", "parameters"), ("optimizer", "optimizer")):
         coordinate, off, near = opened(run, update, tree, check.body[field]["index"], by=by, due=tree in after)
-        coordinates[field] = coordinate
+        coordinates[field] = check.body[field] | coordinate
         distance, within = max(distance, off), within and near
     return check.but(
         **coordinates, exact=False, verdict="passed" if within else "failed", distance=distance, probes=within
@@ -228,6 +231,28 @@ def opened(
     tolerance = run.records[0].body["configuration"]["tolerance"]
     allowed = tolerance["absolute"] + tolerance["relative"] * max(abs(float(value)), abs(float(moved)))
     return coordinate, distance, distance <= allowed
+
+
+def attested(run: Trained, update: int, field: str, index: int) -> dict[str, Any]:
+    """A coordinate of an exact check with what an attest program gives, in a run that the program describes."""
+    tree = "parameters" if field == "parameter" else "optimizer"
+    after = next(body["after"] for body in run.bodies("update") if body["update"] == update)
+    coordinate, _, _ = opened(run, update, tree, index, by=0, due=tree in after)
+    del coordinate["replayed"]
+    value = element(run, update, tree, index)
+    if field == "optimizer":
+        return coordinate | {"attested": value}
+    earlier, _, _ = opened(run, update - 1, tree, index, by=0, due=True)
+    return coordinate | {
+        "attested": value - element(run, update - 1, tree, index),
+        "before": earlier["committed"],
+        "before-opening": earlier["opening"],
+    }
+
+
+def element(run: Trained, update: int, tree: str, index: int) -> float:
+    """An element after an update; before the first one for -1."""
+    return float(np.concatenate([leaf.reshape(-1).astype(np.float64) for leaf in run.states[update + 1][tree]])[index])
 
 
 def nearby(value: bytes, by: float) -> bytes:

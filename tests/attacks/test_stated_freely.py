@@ -58,8 +58,13 @@ FREE = {
     },
 }
 
-# What is listed, and bound in one run all the same: by the openings of a check, and by an edit before the update.
-BOUND_HERE = {"sampled": {"update after parameters", "update after optimizer"}, "edited": {"check snapshot"}}
+# What is listed, and bound in one run all the same: by the openings of a check, by an edit before the update, and by
+# the parameter before it that an attested check opens.
+BOUND_HERE = {
+    "sampled": {"update after parameters", "update after optimizer"},
+    "edited": {"check snapshot"},
+    "attested": {"update after parameters", "state roots parameters"},
+}
 
 # The forge puts its own keys in their place.
 KEYS = {"root identity", "root session-key", "update next-key"}
@@ -68,7 +73,7 @@ KEYS = {"root identity", "root session-key", "update next-key"}
 NEARLY_FREE = {"check parameter replayed", "check optimizer replayed"}
 
 # The update, and the check, that is looked at: at a snapshot, with openings, with an edit.
-UPDATES = {"sampled": 2, "edited": 2}
+UPDATES = {"sampled": 2, "edited": 2, "attested": 2}
 
 
 def others(value: Any) -> Iterator[Any]:

@@ -37,6 +37,7 @@ class Plan:
     in_flight: int = 1
     commit: str = "parameters"
     edits: tuple[int, ...] = ()
+    attested: bool = False
 
 
 PLANS = {
@@ -44,6 +45,7 @@ PLANS = {
     "third": Plan(zkdv.SamplingPolicy.DEBUGCheckEvery(3), updates=6, interval=3),
     "sampled": Plan(zkdv.SamplingPolicy(1.0), updates=6, interval=3, commit="every"),
     "edited": Plan(zkdv.SamplingPolicy.DEBUGCheckEvery(1), updates=6, interval=4, edits=(2, 4)),
+    "attested": Plan(zkdv.SamplingPolicy.DEBUGCheckEvery(1), updates=4, interval=2, attested=True),
 }
 
 
@@ -109,6 +111,16 @@ def train_step(state, images, labels):
     return state.apply_gradients(grads=grads), value
 
 
+def attest(params_before, opt_state_before, batch, parameter_index, optimizer_state_index):
+    def loss(params):
+        logits = MODEL.apply({"params": params}, batch["images"])
+        return optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"]).mean()
+
+    deltas, opt_state = optax.adam(1e-2).update(jax.grad(loss)(params_before), opt_state_before["opt_state"])
+    after = {"opt_state": opt_state, "step": opt_state_before["step"] + 1}
+    return zkdv.jax.index(deltas, parameter_index), zkdv.jax.index(after, optimizer_state_index)
+
+
 def train(folder: Path, plan: Plan, identity: Path) -> None:
     """Train, and save the state after each update beside the folder."""
     saved: dict[str, np.ndarray] = {}
@@ -117,6 +129,8 @@ def train(folder: Path, plan: Plan, identity: Path) -> None:
     with zkdv.jax.ZKDV(folder, config, **options) as proof:
         proof.start(rolling_window=WINDOW, probe_ratio=0.1)
         step = proof.jit(train_step, donate_argnums=(0,))
+        if plan.attested:
+            proof.attest(attest)
         params = MODEL.init(jax.random.key(0), jnp.zeros((1, WIDTH)))["params"]
         state = zkdv.jax.contrib.TrainState.create(
             proof=proof, apply_fn=MODEL.apply, params=params, tx=optax.adam(1e-2)

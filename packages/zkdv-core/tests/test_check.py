@@ -8,6 +8,7 @@ from blake3 import blake3
 from zkdv_reference import leaves
 
 from zkdv import _native
+from zkdv.attested import Attested
 from zkdv.batch import BatchLayout
 from zkdv.check import ProductionLeaf, compare
 from zkdv.config import FloatTolerance
@@ -175,3 +176,69 @@ def test_integers_and_booleans_agree_with_themselves_only(dtype):
     replayed = np.zeros((1, 4), dtype)
     assert outcome_of(committed, replayed).body["verdict"] == "failed"
     assert outcome_of(committed, committed.copy(), rebuilt_exactly=False).body["verdict"] == "passed"
+
+
+def attested_outcome(before, after, *, delta, replayed=None, gone=False, rebuilt=None, element=5):
+    """The check of an update of one leaf, with what an attest program gives for it."""
+    replayed = after if replayed is None else replayed
+    return compare(
+        schema_of(after),
+        TOLERANCE,
+        probe_ratio=0.5,
+        update=5,
+        snapshot=3,
+        committed=evidence_of(after),
+        replayed=evidence_of(replayed),
+        rebuilt_exactly=True,
+        probes_agree=True,
+        production={"parameters": ProductionLeaf(element, 0, element, None if gone else after)},
+        replayed_leaves={"parameters": replayed},
+        attested=Attested(
+            {"parameters": delta}, before if rebuilt is None else rebuilt, [blake3(before.tobytes()).digest()]
+        ),
+    )
+
+
+def test_an_attested_delta_stands_beside_the_element_before_and_after_each_opened_under_its_root():
+    after = WEIGHTS + np.float32(0.25)
+    body = attested_outcome(WEIGHTS, after, delta=0.25).body
+    assert (body["exact"], body["verdict"]) == (True, "passed")
+    coordinate = body["parameter"]
+    assert coordinate["before"] == WEIGHTS.reshape(-1)[5].tobytes()
+    assert coordinate["committed"] == after.reshape(-1)[5].tobytes()
+    for opening, leaf in ((coordinate["before-opening"], WEIGHTS), (coordinate["opening"], after)):
+        digest = blake3(leaf.tobytes()).digest()
+        assert opening["digest"] == digest
+        assert _native.chunk_verify(digest, leaf.nbytes, opening["chunk"], opening["bytes"], opening["chain"])
+
+
+def test_an_attested_delta_that_is_off_fails_an_exact_replay_with_both_numbers():
+    outcome = attested_outcome(WEIGHTS, WEIGHTS + np.float32(0.25), delta=0.5)
+    assert (outcome.body["exact"], outcome.body["verdict"]) == (True, "failed")
+    assert outcome.failure == (
+        "is not the one that the attest program describes: it gives a delta of 0.5 for parameters leaf w, element 5, "
+        "and the update moved it by 0.25; 0.001 is allowed between them"
+    )
+
+
+def test_an_attested_delta_is_compared_beside_a_replay_that_is_near():
+    after = WEIGHTS + np.float32(0.25)
+    near = after + np.float32(1e-5)
+    assert attested_outcome(WEIGHTS, after, delta=0.25, replayed=near).body["verdict"] == "passed"
+    assert attested_outcome(WEIGHTS, after, delta=0.5, replayed=near).body["verdict"] == "failed"
+
+
+def test_an_attested_delta_whose_start_is_gone_is_unresolved():
+    after = WEIGHTS + np.float32(0.25)
+    near = after + np.float32(1e-5)
+    outcome = attested_outcome(WEIGHTS, after, delta=0.25, replayed=near, rebuilt=WEIGHTS + np.float32(1e-6))
+    assert (outcome.body["verdict"], outcome.failure) == ("unresolved", None)
+    assert not {"before", "before-opening"} & set(outcome.body["parameter"])
+    assert outcome.body["parameter"]["attested"] == 0.25
+
+
+def test_an_exact_replay_stands_for_a_production_value_that_is_gone():
+    after = WEIGHTS + np.float32(0.25)
+    body = attested_outcome(WEIGHTS, after, delta=0.25, gone=True).body
+    assert (body["exact"], body["verdict"]) == (True, "passed")
+    assert body["parameter"]["committed"] == after.reshape(-1)[5].tobytes()
