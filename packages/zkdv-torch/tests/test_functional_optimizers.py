@@ -232,6 +232,27 @@ def test_changes_that_the_sealed_program_does_not_follow_are_refused(options, ch
         bound.check()
 
 
+def test_state_dict_that_went_through_a_file_is_the_same_optimizer():
+    optimizer = torch.optim.Adafactor(parameters(), weight_decay=0)
+    bound = bind(optimizer)
+    step(optimizer)
+    before = bound.state()
+    saved = optimizer.state_dict()
+    saved["param_groups"] = json.loads(json.dumps(saved["param_groups"]))  # Tuples become lists.
+    saved["param_groups"][0]["weight_decay"] = 0.0
+    optimizer.load_state_dict(saved)
+    bound.check()
+    after = bound.state()
+    assert list(after) == list(before)
+    assert all(torch.equal(after[name], before[name]) for name in before)
+    optimizer.param_groups[0]["eps"] = [None, 1e-4]
+    with pytest.raises(ZKDVError, match=r"eps of param_groups\[0\] changed from \(None, 0.001\) to \[None, 0.0001\]"):
+        bound.check()
+    optimizer.param_groups[0] |= {"eps": [None, 1e-3], "maximize": 0}
+    with pytest.raises(ZKDVError, match=r"maximize .* changed from False to 0;"):
+        bound.check()
+
+
 def test_momentum_that_a_scheduler_switches_on_is_refused_until_bound_again():
     optimizer = torch.optim.SGD(parameters(), lr=0.1)
     bound = bind(optimizer)

@@ -163,7 +163,7 @@ class BoundOptimizer:
             group = groups[bound.index]
             for path, before in _without(bound.constants, bound.inputs).items():
                 now = _entry(group, path)
-                if type(now) is not type(before) or now != before:
+                if not _same(before, now):
                     raise ZKDVError(self._changed(bound, path, before, now))
             for path in bound.inputs:
                 before, now = _entry(bound.constants, path), _entry(group, path)
@@ -322,10 +322,22 @@ def _without(constants: Mapping[str, Any], inputs: tuple[str, ...]) -> dict[str,
     return kept
 
 
+def _same(before: Any, now: Any) -> bool:
+    """Whether a constant is what it was; 0 and 0.0 are, and lists and tuples of the same."""
+    if isinstance(before, tuple | list) and isinstance(now, tuple | list):
+        return len(before) == len(now) and all(map(_same, before, now))
+    number = _is_number(before) and _is_number(now)
+    return bool((number or type(before) is type(now)) and before == now)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _is_input(value: Any) -> bool:
     if isinstance(value, Tensor):
         return value.numel() == 1
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return _is_number(value)
 
 
 def _as_input(value: Any) -> Tensor:
