@@ -131,6 +131,17 @@ class Pipeline(ABC):
         del state, coordinates
         raise ZKDVError(f"update {update.index}: this frontend runs no attest programs")
 
+    def refuse_moved(self, position: int, leaf: Any) -> None:  # noqa: B027 (one device needs nothing)
+        """Refuse a state leaf that was replaced between two updates by one with another layout on devices.
+
+        Args:
+            position: Its place among the state leaves, parameters first.
+            leaf: The new array.
+
+        Raises:
+            ZKDVError: Naming the leaf and both layouts.
+        """
+
     # On the training thread.
 
     @property
@@ -461,6 +472,9 @@ class Pipeline(ABC):
         last = self._handed_over[-1]
         if all(map(operator.is_, state, last.after)):
             return []
+        for position, (leaf, expected) in enumerate(zip(state, last.after, strict=True)):
+            if leaf is not expected:
+                self.refuse_moved(position, leaf)
         # What a leaf is compared with is the evidence of the preceding update.
         self.queue.wait_until(lambda: self.counts.updates > last.update.index)
         return self._edits.find(

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding
 
 __all__ = ["CommittedLeaves", "committed_form"]
 
@@ -30,11 +31,19 @@ class CommittedLeaves:
     implementations: tuple[Any | None, ...]
 
     @classmethod
-    def of(cls, leaves: Sequence[Any]) -> "CommittedLeaves":
-        """Describe leaves; only their shapes and dtypes matter."""
+    def of(cls, leaves: Sequence[Any], places: Sequence[NamedSharding | None] | None = None) -> "CommittedLeaves":
+        """Describe leaves; only their shapes and dtypes matter.
+
+        Args:
+            leaves: The leaves.
+            places: Where each lies on several devices; None where it lies on one, or anywhere.
+        """
         forms = [jax.eval_shape(committed_form, leaf) for leaf in leaves]
         return cls(
-            tuple(jax.ShapeDtypeStruct(form.shape, form.dtype) for form in forms),
+            tuple(
+                jax.ShapeDtypeStruct(form.shape, form.dtype, sharding=place)
+                for form, place in zip(forms, places or [None] * len(forms), strict=True)
+            ),
             tuple(
                 jax.random.key_impl(leaf)
                 if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)

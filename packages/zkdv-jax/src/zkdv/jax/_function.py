@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
+from jax.sharding import NamedSharding
 from numpy.typing import NDArray
 
 from zkdv import overlap
@@ -20,6 +21,7 @@ from zkdv.errors import ZKDVError, warn
 from zkdv.jax import _replay_export
 from zkdv.jax._commitment_plan import dtype_name
 from zkdv.jax._committed_leaves import CommittedLeaves, committed_form
+from zkdv.jax._layout import StateLayout, describe, explicit_shardings, moved, placement
 from zkdv.jax._overlap import carry_policy, policy_of, proofs_of
 from zkdv.jax._pipeline import JAXPipeline, JAXProgram, SealedReplay
 from zkdv.jax._staging import StagedFunction, stage
@@ -42,12 +44,14 @@ class _Variant:
         staged: The function, split at its transition.
         program: Its replay program.
         avals: Shape, dtype and weak type of every input leaf.
+        layout: How the state lies on devices.
         policy: The overlap policy at the time of the trace, which states in the result carry.
     """
 
     staged: StagedFunction
     program: JAXProgram
     avals: tuple[jax.core.ShapedArray, ...]
+    layout: StateLayout
     policy: overlap.Policy
 
 
@@ -76,6 +80,7 @@ class JitFunction:
         )
         self._variants: dict[Any, _Variant] = {}
         self._tracing: _Variant | None = None
+        self._in_shardings, self._out_shardings = options.get("in_shardings"), options.get("out_shardings")
         self._jit: Any = jax.jit(
             self._step,
             static_argnums=tuple(position + 1 for position in self._static),
@@ -134,6 +139,7 @@ class JitFunction:
         if not pipeline.updates:
             self._proof.seal_attest_program(staged, [*state, *batch])
 
+        self._refuse_moved_batch(variant, batch)
         index, submission, before = pipeline.begin(variant.program, policy, state)
         try:
             words = self._pack(pipeline, batch, variant) if self._gives_away_batch(staged) else None
@@ -142,6 +148,9 @@ class JitFunction:
                 words = self._pack(pipeline, batch, variant)
             returned = [*jax.tree.leaves(result), *hidden]
             after = [returned[position] for position in staged.after_results]
+            # On one device nothing that comes after the first update moves its results.
+            if variant.layout.mesh is not None or index == 0:
+                pipeline.refuse_moved_results(after)
             count = len(staged.parameter_inputs)
             update = PendingUpdate(
                 pipeline,
@@ -198,16 +207,22 @@ class JitFunction:
             staged = self._stage(values)
             self._refuse_given_away_state(staged)
             self._notice_lost_state(staged)
-            schema = _schema(staged, leaves)
-            pipeline.declare(schema)
+            places = self._placements(staged, leaves, tree)
+            layout = self._layout(staged, leaves, places)
+            schema = _schema(staged, leaves, layout)
+            pipeline.declare(schema, layout)
             avals = tuple(jax.typeof(leaf) for leaf in leaves)
             inputs = [leaves[index] for index in (*staged.state_inputs, *staged.batch_inputs)]
-            abstract, replay = _replay_over_words(staged, inputs)
+            batch_places = tuple(places[index] for index in staged.batch_inputs)
+            abstract, replay = _replay_over_words(
+                staged, inputs, [*layout.each(len(staged.state_inputs)), *batch_places]
+            )
             batch_dtypes = tuple(np.dtype(leaf.dtype) for leaf in schema.batch.leaves)
             counts = len(staged.parameter_inputs), len(staged.state_inputs)
-            sealed = pipeline.queue.submit("start", _seal, replay, abstract, *counts, TraceSettings.current())
+            sealed = pipeline.queue.submit("start", _seal, replay, abstract, counts, layout, TraceSettings.current())
             policy = self._policy(staged, leaves, values)
-            variant = _Variant(staged, JAXProgram(sealed, batch_dtypes=batch_dtypes), avals, policy)
+            program = JAXProgram(sealed, batch_dtypes=batch_dtypes, batch_places=batch_places)
+            variant = _Variant(staged, program, avals, layout, policy)
             self._variants[key] = variant
         return variant
 
@@ -226,6 +241,41 @@ class JitFunction:
                     f"{self._signature.name}: the state was created for the proof in {other} and is trained under the "
                     f"one in {location}; where that is meant, as for a second run that goes on from a first, say so "
                     "with state.replace(zkdv_proof=proof)"
+                )
+
+    def _placements(self, staged: StagedFunction, leaves: Sequence[Any], tree: Any) -> list[NamedSharding | None]:
+        """Return where each input lies on several devices, by its own placement or by `in_shardings`."""
+        given = self._in_shardings
+        option = list(given) if isinstance(given, (tuple, list)) else given
+        asked = explicit_shardings(option, jax.tree.unflatten(tree, leaves))
+        return [
+            placement(leaf if sharding is None else sharding, name)
+            for leaf, sharding, name in zip(leaves, asked, staged.input_names, strict=True)
+        ]
+
+    def _layout(
+        self, staged: StagedFunction, leaves: Sequence[Any], places: Sequence[NamedSharding | None]
+    ) -> StateLayout:
+        results = jax.tree.unflatten(staged.result_tree, range(staged.result_count))
+        asked = [*explicit_shardings(self._out_shardings, results), *[None] * len(staged.after_results)]
+        names = [staged.input_names[index] for index in staged.state_inputs]
+        return StateLayout.of(
+            names,
+            [np.shape(leaves[index]) for index in staged.state_inputs],
+            [places[index] for index in staged.state_inputs],
+            [placement(asked[index], name) for index, name in zip(staged.after_results, names, strict=True)],
+            [places[index] for index in staged.batch_inputs],
+        )
+
+    def _refuse_moved_batch(self, variant: _Variant, batch: Sequence[Any]) -> None:
+        """Refuse a batch that lies elsewhere than the first one: another program would run than the sealed one."""
+        names = variant.staged.batch_names
+        for leaf, name, mine in zip(batch, names, variant.program.batch_places, strict=True):
+            # Where `in_shardings` says so, JAX puts the batch in its place.
+            if self._in_shardings is None and moved(mine, place := placement(leaf, name), np.shape(leaf)):
+                raise ZKDVError(
+                    f"{self._signature.name}: input {name} was laid out as {describe(mine)} at the first update and is "
+                    f"now laid out as {describe(place)}; place each batch as the first one, with jax.device_put"
                 )
 
     def _refuse_unhashable(self, values: Sequence[Any]) -> None:
@@ -314,21 +364,28 @@ class JitFunction:
 
 
 def _seal(
-    replay: Callable[..., Any], abstract: Sequence[Any], parameters: int, state: int, settings: TraceSettings
+    replay: Callable[..., Any],
+    abstract: Sequence[Any],
+    counts: tuple[int, int],
+    layout: StateLayout,
+    settings: TraceSettings,
 ) -> SealedProgram:
+    out_shardings = None if layout.mesh is None else [None] * counts[0] + list(layout.shardings)
     with settings.applied():
-        return SealedReplay(_replay_export.seal(replay, abstract), parameters, state)
+        return SealedReplay(_replay_export.seal(replay, abstract, out_shardings=out_shardings), *counts)
 
 
-def _schema(staged: StagedFunction, leaves: Sequence[Any]) -> Schema:
-    def spec(name: str, index: int) -> LeafSpec:
-        data = jax.eval_shape(committed_form, leaves[index])
-        return LeafSpec(name, dtype_name(data.dtype, name), tuple(data.shape))
+def _schema(staged: StagedFunction, leaves: Sequence[Any], layout: StateLayout) -> Schema:
+    def spec(name: str, position: int) -> LeafSpec:
+        data = jax.eval_shape(committed_form, leaves[staged.state_inputs[position]])
+        shape = tuple(data.shape)
+        return LeafSpec(name, dtype_name(data.dtype, name), shape, layout.extents(position, shape))
 
+    count = len(staged.parameter_inputs)
     batch = [jax.eval_shape(committed_form, leaves[index]) for index in staged.batch_inputs]
     return Schema(
-        tuple(map(spec, staged.layout.parameters, staged.parameter_inputs)),
-        tuple(map(spec, staged.layout.optimizer, staged.optimizer_inputs)),
+        tuple(map(spec, staged.layout.parameters, range(count))),
+        tuple(map(spec, staged.layout.optimizer, range(count, len(staged.state_inputs)))),
         BatchLayout.of(
             staged.batch_names,
             [dtype_name(leaf.dtype, name) for leaf, name in zip(batch, staged.batch_names, strict=True)],
@@ -338,10 +395,10 @@ def _schema(staged: StagedFunction, leaves: Sequence[Any]) -> Schema:
 
 
 def _replay_over_words(
-    staged: StagedFunction, inputs: Sequence[Any]
+    staged: StagedFunction, inputs: Sequence[Any], places: Sequence[NamedSharding | None]
 ) -> tuple[Sequence[jax.ShapeDtypeStruct], Callable[..., list[Any]]]:
     """Return the replay program over leaves in their committed form, and its abstract inputs."""
-    committed = CommittedLeaves.of(inputs)
+    committed = CommittedLeaves.of(inputs, places)
 
     def replay(*leaves: Any) -> list[Any]:
         return [committed_form(result) for result in staged.replay(*committed.restore(leaves))]

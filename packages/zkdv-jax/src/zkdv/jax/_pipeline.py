@@ -2,13 +2,14 @@
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding
 from numpy.typing import NDArray
 
 from zkdv.errors import ZKDVError
@@ -22,6 +23,7 @@ from zkdv.jax._commitment_plan import (
     sign_words,
 )
 from zkdv.jax._committed_leaves import committed_form
+from zkdv.jax._layout import ONE_DEVICE, StateLayout, StatePlaces, describe, moved, placement
 from zkdv.jax._lowerings import commit_lowering
 from zkdv.jax._snapshots import SnapshotCopies
 from zkdv.jax._trace_settings import TraceSettings, under_trace_settings
@@ -85,46 +87,95 @@ class JAXProgram(Program):
 
     Attributes:
         batch_dtypes: The dtype of each batch leaf, as committed.
+        batch_places: Where each batch leaf lies on several devices; None where it lies on one, or anywhere.
     """
 
     batch_dtypes: tuple[np.dtype[Any], ...] = ()
+    batch_places: tuple[NamedSharding | None, ...] = ()
 
 
 @dataclass
 class JAXPipeline(Pipeline):
-    """Commits and checks updates whose state leaves are `jax.Array`s on one device."""
+    """Commits and checks updates whose state leaves are `jax.Array`s, on one device or spread over a mesh.
+
+    Attributes:
+        plan: What one device commits to: the leaves, or its shards of them.
+        layout: How the leaves lie.
+    """
 
     plan: CommitmentPlan | None = None
+    layout: StateLayout = ONE_DEVICE
     trace_settings: TraceSettings | None = None
+    _unequal_noticed: set[int] = field(default_factory=set)
 
-    def declare(self, schema: Schema) -> None:
-        """Set the schema at the first update, and prepare the commitment of its leaves."""
+    def declare(self, schema: Schema, layout: StateLayout = ONE_DEVICE) -> None:
+        """Set schema and layout at the first update, and prepare the commitment of the leaves.
+
+        Raises:
+            ZKDVError: The run has another schema or layout.
+        """
+        leaves = [(f"{tree} leaf {leaf.name}", leaf) for tree in TREES for leaf in schema.tree(tree)]
+        names, shapes = [name for name, _ in leaves], [leaf.shape for _, leaf in leaves]
+        # In the words of meshes, before the schema is compared by extents alone.
+        if self.plan is not None and len(names) == len(self.plan.leaves):
+            self._refuse_difference(self.layout.difference(layout, names, shapes))
         super().declare(schema)
         if self.plan is None:
             self.trace_settings = TraceSettings.current()
-            parameters, optimizer = (
-                [(leaf.name, _Abstract(leaf.shape, leaf.dtype)) for leaf in schema.tree(tree)] for tree in TREES
-            )
-            self.plan = CommitmentPlan.build(parameters, optimizer, self.core.probe_ratio)
+            local = [
+                (leaf.name, _Abstract(layout.shard_shape(index, leaf.shape), leaf.dtype))
+                for index, (_, leaf) in enumerate(leaves)
+            ]
+            cut = len(schema.parameters)
+            self.layout = layout
+            self.plan = CommitmentPlan.build(local[:cut], local[cut:], self.core.probe_ratio)
+
+    def refuse_moved(self, position: int, leaf: Any) -> None:
+        """Refuse a state leaf that was replaced between two updates by one that lies elsewhere."""
+        name = self._leaf_name(position)
+        place = placement(leaf, name)
+        # What JAX may place as it likes goes to where it belongs.
+        if place is not None or getattr(leaf, "committed", False):
+            mine = self.layout.each(position + 1)[position]
+            if moved(mine, place, leaf.shape):
+                self._refuse_difference(
+                    f"{name} was laid out as {describe(mine)} and is now laid out as {describe(place)}"
+                )
+
+    def refuse_moved_results(self, after: Sequence[Any]) -> None:
+        """Refuse state leaves that an update left elsewhere than where they were before it."""
+        for position, (leaf, mine) in enumerate(zip(after, self.layout.each(len(after)), strict=True)):
+            if leaf.sharding is mine:
+                continue
+            name = self._leaf_name(position)
+            if moved(mine, place := placement(leaf, name), leaf.shape):
+                raise ZKDVError(
+                    f"{name} was laid out as {describe(mine)} before the update, and the update left it as "
+                    f"{describe(place)}; a run keeps the layout of its state, so place the state with jax.device_put "
+                    "before the first update, or say in out_shardings where it stays"
+                )
 
     def commit(self, due: Any, leaves: Sequence[Any], signs: Any) -> tuple[Any, Any, Any]:
         """Trace the commitment of state leaves, parameters first, into the program at hand."""
-        commit = commit_lowering(jax.default_backend())
-        return commit(self._planned(), due, [committed_form(leaf) for leaf in leaves], signs)
+        committed = [committed_form(leaf) for leaf in leaves]
+        self.layout.refuse_other_types([self._leaf_name(position) for position in range(len(leaves))], committed)
+        commit = functools.partial(commit_lowering(jax.default_backend()), self._planned())
+        digests, probes32, probes64 = self.layout.on_each_device(commit)(due, committed, signs)
+        return digests, probes32, probes64
 
     @cached_property
     def signs(self) -> jax.Array:
-        """Sign words of all probes, shape (words,), uint32, on the device."""
-        return jnp.asarray(sign_words(self._planned(), self.core.root_digest))
+        """Sign words of all probes, shape (words,), uint32, on each device."""
+        return self.layout.replicate(sign_words(self._planned(), self.core.root_digest))
 
     def due_operand(self, due: Due) -> jax.Array:
-        """Return the flags of the commit call, shape (1,), uint32, on the device."""
+        """Return the flags of the commit call, shape (1,), uint32, on each device."""
         return self._due_operands[due.bits]
 
     @under_trace_settings
     def launch_snapshot(self, state: Sequence[Any], over: Sequence[Any] | None) -> Sequence[Any]:
         """Launch a copy of state leaves, in the form that is committed, to host memory."""
-        return self._snapshots.launch([committed_form(leaf) for leaf in state], over)
+        return self._snapshots.launch(self.layout.place([committed_form(leaf) for leaf in state]), over)
 
     def await_snapshot(self, copy: Sequence[Any]) -> None:
         """Wait until a launched copy is in host memory."""
@@ -142,14 +193,24 @@ class JAXPipeline(Pipeline):
 
     def read_evidence(self, results: Any, due: Due) -> LeafEvidence:
         """Wait for the results of a commitment and bring them to the host."""
-        plan = self._planned()
+        plan, places = self._planned(), self._places
         digests, probes32, probes64 = (np.asarray(result) for result in results)
-        leaves, probes = leaf_digests(plan, digests), probe_digests(plan, digests)
+        if places is None:
+            leaves, probes = leaf_digests(plan, digests), probe_digests(plan, digests)
+        else:
+            rows = digests.reshape(len(places.devices), 2, len(plan.leaves), 8)
+            self._notice_unequal(places, rows[:, 0])
+            leaves, probes = places.digests(rows[:, 0]), places.digests(rows[:, 1])
         cut = plan.parameters
         parts: dict[TreeName, slice] = {"parameters": slice(0, cut), "optimizer": slice(cut, None)}
 
-        def read_probes() -> dict[TreeName, list[NDArray[np.float32] | NDArray[np.float64] | None]]:
-            vectors = probe_vectors(plan, probes32, probes64)
+        def read_probes() -> dict[TreeName, list[NDArray[Any] | None]]:
+            if places is None:
+                vectors = probe_vectors(plan, probes32, probes64)
+            else:
+                count = len(places.devices)
+                each = zip(probes32.reshape(count, -1), probes64.reshape(count, -1), strict=True)
+                vectors = places.probes([probe_vectors(plan, *own) for own in each])
             return {tree: vectors[parts[tree]] for tree in due.trees}
 
         return LeafEvidence(
@@ -176,7 +237,7 @@ class JAXPipeline(Pipeline):
         sealed = update.submission.program.sealed.result()
         if not isinstance(sealed, SealedReplay):
             raise ZKDVError(f"the program of update {update.index} was not sealed by this frontend")
-        return list(sealed.run(*state, *self._batch(update)))
+        return list(sealed.run(*self.layout.place(state), *self._batch(update)))
 
     def attest(
         self, update: PendingUpdate, state: Sequence[Any], coordinates: Mapping[TreeName, int]
@@ -189,12 +250,16 @@ class JAXPipeline(Pipeline):
         values = dict(zip(TREES, sealed.run([*state, *self._batch(update)], *indices), strict=True))
         return {tree: values[tree] for tree in coordinates}
 
-    def _batch(self, update: PendingUpdate) -> list[NDArray[Any]]:
-        """Return an update's batch leaves, as committed."""
+    def _batch(self, update: PendingUpdate) -> list[Any]:
+        """Return an update's batch leaves, as committed, where the training function had them."""
         program = update.submission.program
         if not isinstance(program, JAXProgram) or self.schema is None:
             raise ZKDVError(f"update {update.index} was not made by this frontend")
-        return self.schema.batch.unpack(update.batch.result(), program.batch_dtypes)
+        batch: list[Any] = list(self.schema.batch.unpack(update.batch.result(), program.batch_dtypes))
+        for position, place in enumerate(program.batch_places):
+            if place is not None:
+                batch[position] = jax.device_put(batch[position], place)
+        return batch
 
     def _planned(self) -> CommitmentPlan:
         if self.plan is None:
@@ -203,7 +268,34 @@ class JAXPipeline(Pipeline):
 
     @cached_property
     def _due_operands(self) -> dict[int, jax.Array]:
-        return {bits: jnp.asarray([bits], jnp.uint32) for bits in range(4)}
+        return {bits: self.layout.replicate(np.array([bits], np.uint32)) for bits in range(4)}
+
+    @cached_property
+    def _places(self) -> StatePlaces | None:
+        schema = self._schema()
+        shapes = [leaf.shape for tree in TREES for leaf in schema.tree(tree)]
+        return None if self.layout.mesh is None else StatePlaces.of(self.layout, shapes)
+
+    def _leaf_name(self, position: int) -> str:
+        tree, index = self._schema().tree_leaf(position)
+        return f"{tree} leaf {self._schema().tree(tree)[index].name}"
+
+    def _refuse_difference(self, difference: str | None) -> None:
+        if difference is not None:
+            raise ZKDVError(
+                f"the update's arrays changed within the run: {difference}; a run keeps the layout of its first "
+                "update, so place what enters an update as it was, with jax.device_put"
+            )
+
+    def _notice_unequal(self, places: StatePlaces, rows: NDArray[np.uint32]) -> None:
+        """Leave a warning the first time that replicas of a leaf differ; what is committed is the first one."""
+        for leaf, first, other in places.unequal_replicas(rows):
+            if leaf not in self._unequal_noticed:
+                self._unequal_noticed.add(leaf)
+                self._warnings.append(
+                    f"{self._leaf_name(leaf)} has other elements on {other} than on {first}, which should hold the "
+                    "same: the replicas have come apart. The run goes on and commits to what is on the latter"
+                )
 
     @cached_property
     def _snapshots(self) -> SnapshotCopies:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import jax
 from jax import export
 from jax.extend.mlir import ir, passmanager
-from jax.extend.mlir.dialects import stablehlo
+from jax.extend.mlir.dialects import sdy, stablehlo
 
 from zkdv.errors import ZKDVError
 
@@ -34,14 +34,18 @@ class SealedProgram:
     platforms: tuple[str, ...]
 
 
-def seal(function: Callable[..., Any], abstract_leaves: Sequence[Any], purpose: str = "replay") -> SealedProgram:
+def seal(
+    function: Callable[..., Any], abstract_leaves: Sequence[Any], purpose: str = "replay", out_shardings: Any = None
+) -> SealedProgram:
     """Trace a function and serialize it, for the platform of the default backend.
 
     Args:
         function: Takes arrays as positional arguments, and returns arrays in any pytree: the sealed program returns its
             leaves as a list, so that no pytree type has to be known where it is loaded.
-        abstract_leaves: Shape and dtype of each argument, for one as `jax.ShapeDtypeStruct`.
+        abstract_leaves: Shape and dtype of each argument, for one as `jax.ShapeDtypeStruct`; with a sharding where it
+            lies on several devices. The program then runs on as many.
         purpose: What it is sealed for, for the message.
+        out_shardings: How the results lie, a list of shardings and None; None leaves all to JAX.
 
     Raises:
         ZKDVError: If the function can't be exported; the message says why.
@@ -51,10 +55,10 @@ def seal(function: Callable[..., Any], abstract_leaves: Sequence[Any], purpose: 
         return jax.tree.leaves(function(*leaves))
 
     try:
-        exported = export.export(jax.jit(replay))(*abstract_leaves)
+        exported = export.export(jax.jit(replay, out_shardings=out_shardings))(*abstract_leaves)
     except (NotImplementedError, ValueError) as error:
         raise ZKDVError(f"the program can't be exported for {purpose}: {error}") from error
-    module, text = _without_locations(exported.mlir_module_serialized)
+    module, text = _without_locations(exported.mlir_module_serialized, on_mesh=exported.nr_devices > 1)
     blob = bytes(replace(exported, mlir_module_serialized=module).serialize())
     return SealedProgram(blob, text.encode(), tuple(exported.platforms))
 
@@ -83,10 +87,11 @@ def load(blob: bytes) -> export.Exported:
         ) from error
 
 
-def _without_locations(module_bytes: bytes) -> tuple[bytes, str]:
-    """A serialized module without source locations, and its text."""
+def _without_locations(module_bytes: bytes, *, on_mesh: bool) -> tuple[bytes, str]:
+    """A serialized module without source locations, and its text; on a mesh it holds a dialect of shardings too."""
     with ir.Context() as context:
         stablehlo.register_dialect(context)
+        sdy.register_dialect(context)
         module = stablehlo.deserialize_portable_artifact(context, module_bytes)
         passmanager.PassManager.parse(STRIP_LOCATIONS).run(module.operation)
         # The version that jax.export itself writes.
@@ -94,4 +99,4 @@ def _without_locations(module_bytes: bytes) -> tuple[bytes, str]:
             stablehlo.StablehloCompatibilityRequirement.WEEK_4
         )
         text = str(module.operation.get_asm(enable_debug_info=False))
-        return stablehlo.serialize_portable_artifact(module, version), text
+        return stablehlo.serialize_portable_artifact(module, version, allow_other_dialects=on_mesh), text

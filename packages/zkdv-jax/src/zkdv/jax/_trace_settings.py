@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, cast
 
 import jax
+from jax.sharding import Mesh
 
 __all__ = ["HasTraceSettings", "TraceSettings", "under_trace_settings"]
 
@@ -24,21 +25,27 @@ class TraceSettings:
     Attributes:
         enable_x64: Whether 64-bit types are on.
         threefry_partitionable: Which of its two streams the default random generator gives.
+        mesh: The mesh that `jax.set_mesh` has set; an empty one where none is.
     """
 
     enable_x64: bool
     threefry_partitionable: bool
+    mesh: Mesh
 
     @classmethod
     def current(cls) -> "TraceSettings":
         """Return those of this thread."""
         config: Any = jax.config
-        return cls(bool(config.jax_enable_x64), bool(config.jax_threefry_partitionable))
+        return cls(bool(config.jax_enable_x64), bool(config.jax_threefry_partitionable), jax.sharding.get_mesh())
 
     @contextlib.contextmanager
     def applied(self) -> Any:
         """Hold them within a `with` block."""
-        with jax.enable_x64(self.enable_x64), jax.threefry_partitionable(self.threefry_partitionable):
+        with (
+            jax.enable_x64(self.enable_x64),
+            jax.threefry_partitionable(self.threefry_partitionable),
+            contextlib.nullcontext() if self.mesh.empty else jax.set_mesh(self.mesh),
+        ):
             yield
 
 
