@@ -10,7 +10,7 @@ from zkdv_reference import leaves
 from zkdv import _native
 from zkdv.attested import Attested
 from zkdv.batch import BatchLayout
-from zkdv.check import ProductionLeaf, compare
+from zkdv.check import OpenedElement, compare
 from zkdv.config import FloatTolerance
 from zkdv.schema import LeafEvidence, LeafSpec, Schema
 from zkdv.sharding import shard_arrays
@@ -44,19 +44,20 @@ def evidence_of(array, sharding=None):
 
 
 def outcome_of(committed, replayed, *, element=0, gone=False, rebuilt_exactly=True, sharding=None):
-    production = ProductionLeaf(element, 0, element, None if gone else committed)
+    schema, evidence = schema_of(committed, sharding), evidence_of(committed, sharding)
+    production = OpenedElement.read(schema, "parameters", element, None if gone else committed, evidence)
     return compare(
-        schema_of(committed, sharding),
+        schema,
         TOLERANCE,
         probe_ratio=RATIO,
         update=5,
         snapshot=3,
-        committed=evidence_of(committed, sharding),
+        committed=evidence,
         replayed=evidence_of(replayed, sharding),
         rebuilt_exactly=rebuilt_exactly,
         probes_agree=True,
         production={"parameters": production},
-        replayed_leaves={"parameters": replayed},
+        replayed_elements={"parameters": OpenedElement.read(schema, "parameters", element, replayed, None)},
     )
 
 

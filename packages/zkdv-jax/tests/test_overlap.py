@@ -30,14 +30,11 @@ def make_state(proof, policy):
     )
 
 
-def generations(kind="device"):
-    """How many whole states are live in a kind of memory: each has this kernel in parameters and both moments.
-
-    The two leaves that a check compares one element of, which it holds beside its workspace, make no whole state.
-    """
+def live_states():
+    """How many whole states are live: each has this kernel in parameters and both moments."""
     gc.collect()
     kernels = [leaf for leaf in jax.live_arrays() if leaf.shape == (WIDTH, UNITS) and not leaf.is_deleted()]
-    return sum(leaf.sharding.memory_kind == kind for leaf in kernels) // 3
+    return len(kernels) / 3
 
 
 class Held:
@@ -82,6 +79,16 @@ class Training:
             self.state, _ = self.step(self.state, *next(self.batches))
             jax.block_until_ready(self.state)
 
+    @property
+    def snapshots(self):
+        """How many copies of the state checks have; on CPU one of them is the workspace of a check."""
+        return self.proof.jax_pipeline._memory.primed
+
+    @property
+    def generations(self):
+        """How many generations of training's own buffers are live."""
+        return live_states() - self.snapshots
+
     def settle(self):
         """Wait until every update is on record; checks may go on."""
         pipeline = self.proof.jax_pipeline
@@ -98,7 +105,7 @@ class Training:
 
 @pytest.fixture
 def training(tmp_path, monkeypatch):
-    assert generations() == 0
+    assert live_states() == 0
     yield lambda *args, **options: Training(tmp_path / "proof", monkeypatch, *args, **options)
     assert verified(tmp_path / "proof").verdict == "passed"
 
@@ -112,7 +119,7 @@ def test_never_keeps_one_generation_and_admits_nothing_before_a_commitment_retir
     run.run()
     commitment.wait()
     thread = run.run_behind()
-    assert generations() == 1
+    assert (run.generations, run.snapshots) == (1, 1)
     assert run.proof.jax_pipeline.updates == 2
     commitment.gate.set()
     thread.join()
@@ -127,9 +134,7 @@ def test_a_check_is_a_fence_with_one_generation_and_one_workspace(training, monk
     run.run(2)
     check.wait()
     thread = run.run_behind()
-    # The state that training is at, and the one that the check replays on.
-    assert generations() == 2
-    assert generations("pinned_host") == 1
+    assert (run.generations, run.snapshots) == (1, 1)
     assert run.proof.jax_pipeline.updates == 2
     check.gate.set()
     thread.join()
@@ -146,8 +151,7 @@ def test_unchecked_pipelines_commitments_up_to_the_ceiling(training, monkeypatch
     commitment.wait()
     thread = run.run_behind()
     assert run.proof.jax_pipeline.updates == 3
-    assert generations() == (1 if donated else 2)
-    assert generations("pinned_host") == 1
+    assert (run.generations, run.snapshots) == (1 if donated else 2, 1)
     commitment.gate.set()
     thread.join()
     run.proof.close()
@@ -163,13 +167,12 @@ def test_always_trains_beside_a_check_with_two_generations_and_one_workspace(tra
     for _ in range(6):
         run.run()
         run.settle()
-        assert generations() <= 2 + 1
-        assert generations("pinned_host") == 2
+        assert 1 <= run.generations <= 2
+        assert run.snapshots == 2
     assert run.proof.jax_pipeline.counts.passed == 0
-    # Two checks are more than fit: the second one's update keeps its state, and nothing passes it.
     check.gate.set()
     run.proof.join()
-    assert generations() == 1
+    assert run.generations == 1
     run.proof.close()
 
 
@@ -183,8 +186,8 @@ def test_always_holds_training_up_where_a_second_check_waits(training, monkeypat
     run.settle()
     thread = run.run_behind()
     assert run.proof.jax_pipeline.updates == 2
-    # That of the second update, on which training is, and the workspace of the first one's check.
-    assert generations() == 2
+    # That of the second update, on which training is.
+    assert (run.generations, run.snapshots) == (1, 2)
     check.gate.set()
     thread.join()
     run.proof.close()

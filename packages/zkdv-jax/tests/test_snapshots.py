@@ -17,6 +17,7 @@ from zkdv.jax._snapshots import SnapshotCopies
 
 WAIT_SECONDS = 120
 INTERVALS = [1, 4, 12, 100]
+MEMORIES = [None, "pinned_host"]
 
 
 @pytest.fixture
@@ -34,6 +35,12 @@ def launched(monkeypatch):
     return addresses
 
 
+@pytest.fixture
+def memory(request, monkeypatch):
+    """Put the snapshots of a run into a kind of memory."""
+    monkeypatch.setattr(zkdv.jax._pipeline, "SnapshotCopies", lambda: SnapshotCopies(request.param))
+
+
 def leaves():
     return [jnp.arange(5000, dtype=jnp.float32).reshape(50, 100), jnp.int32(3), jnp.ones((0, 3)), jnp.ones(7, bool)]
 
@@ -42,10 +49,11 @@ def contents(arrays):
     return [np.asarray(jnp.copy(leaf)).tobytes() for leaf in arrays]
 
 
-def test_copies_are_in_host_memory_and_survive_the_donation_of_their_source():
-    copies, state = SnapshotCopies(), leaves()
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_copies_survive_the_donation_of_their_source(memory):
+    copies, state = SnapshotCopies(memory), leaves()
     change = jax.jit(
-        lambda arrays: [leaf ^ leaf if leaf.dtype == bool else leaf + 1 for leaf in arrays], donate_argnums=0
+        lambda given: [leaf ^ leaf if leaf.dtype == bool else leaf + 1 for leaf in given], donate_argnums=0
     )
     copy = copies.launch(state, None)
     addresses = [leaf.unsafe_buffer_pointer() for leaf in copy]
@@ -55,24 +63,37 @@ def test_copies_are_in_host_memory_and_survive_the_donation_of_their_source():
         donated, state = state, change(state)
         assert donated[0].is_deleted()
         assert contents(copy) == before
-        assert {leaf.sharding.memory_kind for leaf in copy} == {"pinned_host"}
+        assert {leaf.sharding.memory_kind for leaf in copy} == {memory or "device"}
         # Written over the same memory, and no leaf of it is one of training's.
         assert [leaf.unsafe_buffer_pointer() for leaf in copy] == addresses
     assert not {leaf.unsafe_buffer_pointer() for leaf in state if leaf.size} & set(addresses)
 
 
-def test_what_is_restored_is_memory_of_its_own():
-    copies, state = SnapshotCopies(), leaves()
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_a_copy_is_carried_forward_in_its_own_memory(memory):
+    copies, state = SnapshotCopies(memory), leaves()
     copy = copies.launch(state, None)
+    addresses = [leaf.unsafe_buffer_pointer() for leaf in copy]
     restored = copies.restore(copy)
     assert contents(restored) == contents(state)
-    assert {leaf.sharding.memory_kind for leaf in restored} == {jax.devices()[0].default_memory().kind}
-    jax.jit(lambda arrays: [leaf + leaf for leaf in arrays], donate_argnums=0)(restored)
-    assert contents(copy) == contents(state)
+    assert {leaf.sharding.memory_kind for leaf in restored} == {"device"}
+    after = jax.jit(
+        lambda given: [leaf ^ leaf if leaf.dtype == bool else leaf + 1 for leaf in given], donate_argnums=0
+    )(restored)
+    expected = contents(after)
+    copy = copies.keep(after, copy)
+    assert contents(copy) == expected
+    assert [leaf.unsafe_buffer_pointer() for leaf in copy] == addresses
+    assert contents(copies.restore(copies.launch(state, copy))) == contents(state)
 
 
-@pytest.mark.parametrize("interval", INTERVALS)
-@pytest.mark.parametrize("policy", list(overlap.Policy))
+@pytest.mark.parametrize(
+    ("interval", "memory"),
+    [*((interval, None) for interval in INTERVALS), (1, "pinned_host"), (4, "pinned_host")],
+    indirect=["memory"],
+)
+@pytest.mark.parametrize("policy", [overlap.UNCHECKED, overlap.ALWAYS])
+@pytest.mark.usefixtures("memory")
 def test_a_run_writes_its_snapshots_over_a_bounded_number_of_copies(tmp_path, launched, interval, policy):
     config = check_every(3)
     with zkdv.jax.ZKDV(tmp_path / "proof", config, replay_snapshot_interval=interval, max_in_flight=4) as proof:
@@ -90,6 +111,21 @@ def test_a_run_writes_its_snapshots_over_a_bounded_number_of_copies(tmp_path, la
     report = verified(tmp_path / "proof")
     assert (report.verdict, report.checks_passed) == ("passed", 8)
     assert all(check["body"]["exact"] for check in records(tmp_path / "proof", "check"))
+
+
+def test_a_second_check_behind_one_snapshot_goes_on_from_the_first(tmp_path, monkeypatch):
+    replayed = []
+    replay = JAXPipeline.replay
+
+    def noted(self, update, state):
+        replayed.append(update.index)
+        return replay(self, update, state)
+
+    monkeypatch.setattr(JAXPipeline, "replay", noted)
+    run(tmp_path / "proof", check_every(3), updates=12, replay_snapshot_interval=12)
+    assert replayed == list(range(12))
+    assert [check["body"]["snapshot"] for check in records(tmp_path / "proof", "check")] == [0] * 4
+    assert verified(tmp_path / "proof").checks_passed == 4
 
 
 def test_a_snapshot_waits_for_room_where_checks_hold_every_copy(tmp_path, monkeypatch, launched):

@@ -52,7 +52,7 @@ class Attested:
         *,
         leaf: int,
         element: int,
-        committed: NDArray[Any] | None,
+        committed: bytes | None,
         tolerance: FloatTolerance,
     ) -> AttestedComparison:
         """Compare the value of one tree.
@@ -62,17 +62,18 @@ class Attested:
             spec: The leaf with the coordinate.
             leaf: Its index in the tree.
             element: The element in the leaf, counted in C order.
-            committed: The leaf after the update; None where the production value was gone.
+            committed: The element's bytes after the update; None where the production value was gone.
             tolerance: How far numbers may be apart, beside the spacing of the leaf's dtype.
         """
         value = self.values[tree]
         coordinate: dict[str, Any] = {"attested": value}
-        after = None if committed is None else element_bytes(committed, element)
         place = f"{tree} leaf {spec.name}, element {element}"
         if tree == "optimizer":
-            if after is None:
+            if committed is None:
                 return AttestedComparison(coordinate, unresolved=True)
-            agrees, expected, allowed = _native.attested_element(spec.dtype, after, value, tolerance.abs, tolerance.rel)
+            agrees, expected, allowed = _native.attested_element(
+                spec.dtype, committed, value, tolerance.abs, tolerance.rel
+            )
             gave, stands = f"{value:.9g} for {place}", f"the update left {expected:.9g}"
         else:
             # Where the state was not rebuilt as it was, the committed element is gone.
@@ -82,10 +83,10 @@ class Attested:
             before = element_bytes(self.before, element)
             opening = open_element(tree, self.digests_before, spec, self.before, leaf=leaf, element=element)
             coordinate |= {"before": before, "before-opening": opening}
-            if after is None:
+            if committed is None:
                 return AttestedComparison(coordinate, unresolved=True)
             agrees, expected, allowed = _native.attested_delta(
-                spec.dtype, before, after, value, tolerance.abs, tolerance.rel
+                spec.dtype, before, committed, value, tolerance.abs, tolerance.rel
             )
             gave, stands = f"a delta of {value:.9g} for {place}", f"the update moved it by {expected:.9g}"
         failure = None if agrees else f"it gives {gave}, and {stands}; {allowed:.3g} is allowed between them"

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,27 +11,61 @@ from numpy.typing import NDArray
 from zkdv import _native
 from zkdv.attested import Attested
 from zkdv.config import FloatTolerance
+from zkdv.errors import ZKDVError
 from zkdv.openings import open_element
 from zkdv.schema import TREES, LeafEvidence, LeafSpec, Schema, TreeName, element_bytes
 
-__all__ = ["CheckOutcome", "ProductionLeaf", "compare"]
+__all__ = ["CheckOutcome", "OpenedElement", "compare", "probes_within"]
 
 
 @dataclass(frozen=True)
-class ProductionLeaf:
-    """The leaf that holds a drawn coordinate, as training left it.
+class OpenedElement:
+    """The element at a drawn coordinate after an update, with its opening.
+
+    It is opened before it is known whether the opening is needed, since a leaf that waited for that through the replay
+    would be a large part of a check's memory.
 
     Attributes:
         coordinate: The drawn coordinate, counted over the whole tree.
         leaf: Index of the leaf in its tree.
         element: The element in the leaf, counted in C order.
-        array: A host copy of the leaf after the update; None where the buffer was gone.
+        contents: Its bytes, little-endian; None where the leaf's buffer was gone.
+        dtype: Its dtype; None where the leaf's buffer was gone.
+        opening: Its opening under the committed root of the tree; None where there is none, or none was asked for.
     """
 
     coordinate: int
     leaf: int
     element: int
-    array: NDArray[Any] | None
+    contents: bytes | None
+    dtype: np.dtype[Any] | None
+    opening: dict[str, Any] | None
+
+    @classmethod
+    def read(
+        cls, schema: Schema, tree: TreeName, coordinate: int, array: NDArray[Any] | None, committed: LeafEvidence | None
+    ) -> Self:
+        """Read the element from its leaf.
+
+        Args:
+            schema: Names, dtypes and shapes of the leaves.
+            tree: The tree that the coordinate was drawn from.
+            coordinate: The drawn coordinate.
+            array: A host copy of the leaf; None where the buffer was gone.
+            committed: What is committed of the state with that leaf; None where no opening is wanted.
+        """
+        leaf, element = schema.locate(tree, coordinate)
+        if array is None:
+            return cls(coordinate, leaf, element, None, None, None)
+        opening = None
+        if committed is not None and tree in committed.digests:
+            spec = schema.tree(tree)[leaf]
+            opening = open_element(tree, committed.digests[tree], spec, array, leaf=leaf, element=element)
+        return cls(coordinate, leaf, element, element_bytes(array, element), array.dtype, opening)
+
+    def as_committed(self) -> dict[str, Any]:
+        """Return what a check record says of the committed element."""
+        return {"committed": self.contents} | ({} if self.opening is None else {"opening": self.opening})
 
 
 @dataclass(frozen=True)
@@ -59,8 +93,8 @@ def compare(
     replayed: LeafEvidence,
     rebuilt_exactly: bool,
     probes_agree: bool,
-    production: Mapping[TreeName, ProductionLeaf],
-    replayed_leaves: Mapping[TreeName, NDArray[Any]],
+    production: Mapping[TreeName, OpenedElement],
+    replayed_elements: Mapping[TreeName, OpenedElement],
     attested: Attested | None = None,
 ) -> CheckOutcome:
     """Compare an update with its replay.
@@ -75,15 +109,17 @@ def compare(
         replayed: The same from the replay.
         rebuilt_exactly: Whether every root on the way from the snapshot was reproduced.
         probes_agree: Whether every probe on the way from the snapshot was within tolerance.
-        production: The leaf with the drawn coordinate in each tree that has elements.
-        replayed_leaves: The same leaves from the replay.
+        production: The element at the drawn coordinate of each tree that has elements, as training left it.
+        replayed_elements: The same elements from the replay.
         attested: What the user's attest program gave, where there is one.
     """
     exact = rebuilt_exactly and replayed.leaf_roots == committed.leaf_roots
     pairs: dict[TreeName, tuple[bytes, bytes] | None] = {}
     for tree, leaf in production.items():
-        theirs = element_bytes(replayed_leaves[tree], leaf.element)
-        pairs[tree] = None if leaf.array is None else (element_bytes(leaf.array, leaf.element), theirs)
+        theirs = replayed_elements[tree].contents
+        if theirs is None:
+            raise ZKDVError(f"the replayed {tree} leaf with the coordinate {leaf.coordinate} is gone")
+        pairs[tree] = None if leaf.contents is None else (leaf.contents, theirs)
         exact = exact and (pairs[tree] is None or pairs[tree] == (theirs, theirs))
     exact = exact and all(pairs[tree] is not None or tree in committed.digests for tree in pairs)
 
@@ -104,13 +140,13 @@ def compare(
         worst = "" if probes_agree else "a probe is out of tolerance"
         for tree, leaf in production.items():
             pair = pairs[tree]
-            if pair is None or leaf.array is None:
+            if pair is None:
                 unresolved = True
                 continue
             spec = schema.tree(tree)[leaf.leaf]
-            coordinates[tree] |= _committed(tree, leaf, leaf.array, spec, committed) | {"replayed": pair[1]}
-            dtype = leaf.array.dtype
-            distance, agree = _element_distance(np.frombuffer(pair[0], dtype), np.frombuffer(pair[1], dtype), tolerance)
+            coordinates[tree] |= leaf.as_committed() | {"replayed": pair[1]}
+            values = [np.frombuffer(element, leaf.dtype) for element in pair]
+            distance, agree = _element_distance(values[0], values[1], tolerance)
             distances.append(distance)
             if not agree:
                 worst = f"{tree} leaf {spec.name}, element {leaf.element}, is off by {distance:g}"
@@ -120,12 +156,12 @@ def compare(
     if attested is not None:
         for tree, leaf in production.items():
             # An exact replay is what was committed, also where the production value is gone.
-            array = replayed_leaves[tree] if exact else leaf.array
+            after = replayed_elements[tree] if exact else leaf
             spec = schema.tree(tree)[leaf.leaf]
             if exact:
-                coordinates[tree] |= _committed(tree, leaf, replayed_leaves[tree], spec, committed)
+                coordinates[tree] |= after.as_committed()
             comparison = attested.compare(
-                tree, spec, leaf=leaf.leaf, element=leaf.element, committed=array, tolerance=tolerance
+                tree, spec, leaf=leaf.leaf, element=leaf.element, committed=after.contents, tolerance=tolerance
             )
             coordinates[tree] |= comparison.coordinate
             unresolved = unresolved or comparison.unresolved
@@ -143,18 +179,6 @@ def probes_within(
 ) -> bool:
     """Return whether every probe of the replay is within tolerance of the committed one."""
     return _probe_distances(schema, tolerance, probe_ratio, committed, replayed)[1]
-
-
-def _committed(
-    tree: TreeName, leaf: ProductionLeaf, array: NDArray[Any], spec: LeafSpec, committed: LeafEvidence
-) -> dict[str, Any]:
-    """Return the element at a coordinate and, where its root is committed, the opening."""
-    found: dict[str, Any] = {"committed": element_bytes(array, leaf.element)}
-    if tree in committed.digests:
-        found["opening"] = open_element(
-            tree, committed.digests[tree], spec, array, leaf=leaf.leaf, element=leaf.element
-        )
-    return found
 
 
 def _element_distance(ours: NDArray[Any], theirs: NDArray[Any], tolerance: FloatTolerance) -> tuple[float, bool]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from zkdv import _native
 from zkdv.attested import Attested
-from zkdv.check import CheckOutcome, ProductionLeaf, compare, probes_within
+from zkdv.check import CheckOutcome, OpenedElement, compare, probes_within
 from zkdv.edits import EditFinder
 from zkdv.errors import ZKDVError, ZKDVVerificationError, warn
 from zkdv.flowcontrol import PipelineQueue
@@ -94,7 +94,11 @@ class Pipeline(ABC):
 
     @abstractmethod
     def restore(self, copy: Sequence[Any]) -> Sequence[Any]:
-        """Return the state leaves of a snapshot for `replay`, which may consume them; the snapshot stays as it is."""
+        """Return the state leaves of a snapshot for `replay`, which may consume them."""
+
+    @abstractmethod
+    def keep(self, state: Sequence[Any], copy: Sequence[Any]) -> Sequence[Any]:
+        """Return the copy of a snapshot that was carried forward to `state`; `copy` is what it was restored from."""
 
     @abstractmethod
     def start_evidence(self, state: Sequence[Any], due: Due) -> Any:
@@ -208,7 +212,7 @@ class Pipeline(ABC):
 
     def abandon(self, submission: Submission) -> None:
         """Forget an update that came to nothing; one that was handed over all the same stays."""
-        if not (self._handed_over and self._handed_over[-1].update.submission is submission):
+        if not (self._handed_over and self._handed_over[-1].update.submission.slot is submission.slot):
             submission.slot.retire()
 
     def recover(self) -> None:
@@ -329,7 +333,7 @@ class Pipeline(ABC):
             self.queue.submit("check", self._check, update, {"parameters": parameter, "optimizer": optimizer})
 
     def _finish_snapshot(self, snapshot: Snapshot) -> None:
-        self.await_snapshot(snapshot.state)
+        self.await_snapshot(snapshot.copy)
         snapshot.arrived = True
         self.queue.notify()
 
@@ -350,21 +354,31 @@ class Pipeline(ABC):
 
         snapshot, steps = self._memory.path_to(update.index)
         self.queue.wait_until(lambda: snapshot.arrived)
-        state, exact, probes_agree = self.restore(snapshot.state), True, True
+        state, exact, probes_agree = self.restore(snapshot.copy), snapshot.exact, snapshot.probes_agree
         for step in steps:
             if self.queue.cancelled:
                 return None
             attested = self._attest(update, state, production) if step is update else None
+            rebuilt_exactly, rebuilt_probes_agree = exact, probes_agree
             state = self.replay(step, state)
             due = step.submission.due
             replayed = self.read_evidence(self.start_evidence(state, due), due)
             committed = self._evidence_of(step)
-            if step is not update:
-                exact = exact and replayed.leaf_roots == committed.leaf_roots
-                if not exact:
-                    probes_agree = probes_agree and probes_within(
-                        self._schema(), self.core.config.tolerance, self.core.probe_ratio, committed, replayed
-                    )
+            exact = exact and replayed.leaf_roots == committed.leaf_roots
+            if not exact:
+                probes_agree = probes_agree and probes_within(
+                    self._schema(), self.core.config.tolerance, self.core.probe_ratio, committed, replayed
+                )
+        opened = None if attested is None else self._evidence_of(update)
+        elements = {
+            tree: OpenedElement.read(
+                self._schema(), tree, leaf.coordinate, self._replayed_leaf(state, tree, leaf.leaf), opened
+            )
+            for tree, leaf in production.items()
+        }
+        # The next check of an update behind the same snapshot goes on from here.
+        snapshot.copy, snapshot.reached = self.keep(state, snapshot.copy), update.index + 1
+        snapshot.exact, snapshot.probes_agree = exact, probes_agree
         return compare(
             self._schema(),
             self.core.config.tolerance,
@@ -373,15 +387,15 @@ class Pipeline(ABC):
             snapshot=snapshot.index,
             committed=committed,
             replayed=replayed,
-            rebuilt_exactly=exact,
-            probes_agree=probes_agree,
+            rebuilt_exactly=rebuilt_exactly,
+            probes_agree=rebuilt_probes_agree,
             production=production,
-            replayed_leaves={tree: self._replayed_leaf(state, tree, leaf.leaf) for tree, leaf in production.items()},
+            replayed_elements=elements,
             attested=attested,
         )
 
     def _attest(
-        self, update: PendingUpdate, state: Sequence[Any], production: Mapping[TreeName, ProductionLeaf]
+        self, update: PendingUpdate, state: Sequence[Any], production: Mapping[TreeName, OpenedElement]
     ) -> Attested | None:
         """Return what the attest program gives for the state before an update; None where there is no such program."""
         if self.attest_program is None:
@@ -489,16 +503,16 @@ class Pipeline(ABC):
 
     def _hold_production(
         self, update: PendingUpdate, coordinates: dict[TreeName, int | None]
-    ) -> dict[TreeName, ProductionLeaf]:
-        """Copy the leaves with the drawn coordinates to the host."""
-        held: dict[TreeName, ProductionLeaf] = {}
+    ) -> dict[TreeName, OpenedElement]:
+        """Read the elements at the drawn coordinates as training left them."""
+        held: dict[TreeName, OpenedElement] = {}
         for tree in TREES:
             coordinate = coordinates[tree]
             if coordinate is None:
                 continue
-            leaf, element = self._schema().locate(tree, coordinate)
-            leaves = update.parameters if tree == "parameters" else update.opt_state
-            held[tree] = ProductionLeaf(coordinate, leaf, element, self.read_leaf(leaves[leaf]))
+            leaf, _ = self._schema().locate(tree, coordinate)
+            array = self.read_leaf((update.parameters if tree == "parameters" else update.opt_state)[leaf])
+            held[tree] = OpenedElement.read(self._schema(), tree, coordinate, array, self._evidence_of(update))
         return held
 
     def _replayed_leaf(self, state: Sequence[Any], tree: TreeName, leaf: int) -> NDArray[Any]:

@@ -17,17 +17,27 @@ OVERLAPPED_COPIES = 2
 
 @dataclass(eq=False)
 class Snapshot:
-    """A copy of the state before an update.
+    """A copy of the state before an update, which checks carry forward as they replay from it, in order.
 
     Attributes:
         index: The update's index.
-        state: Its state leaves, parameters first.
+        copy: The copied leaves, parameters first.
         arrived: Whether they are in host memory by now.
+        reached: Index of the update before which the copy stands now.
+        exact: Whether every update on the way there was rebuilt exactly.
+        probes_agree: Whether the probes of every one that was not are within tolerance.
     """
 
     index: int
-    state: Sequence[Any]
+    copy: Sequence[Any]
     arrived: bool = False
+    reached: int = field(init=False)
+    exact: bool = True
+    probes_agree: bool = True
+
+    def __post_init__(self) -> None:
+        """Start where the copy was taken."""
+        self.reached = self.index
 
 
 @dataclass
@@ -55,10 +65,10 @@ class ReplayMemory:
         with self._lock:
             return len(self._snapshots) + len(self._spare)
 
-    def prime(self, state: Sequence[Any]) -> None:
+    def prime(self, copy: Sequence[Any]) -> None:
         """Add a copy of the state to the pool, to be written over."""
         with self._lock:
-            self._spare.append(state)
+            self._spare.append(copy)
 
     def lacks_snapshot(self, index: int) -> bool:
         """Return whether update `index` can't start from the newest snapshot.
@@ -101,10 +111,10 @@ class ReplayMemory:
                 self._updates[update.index] = update
 
     def path_to(self, index: int) -> tuple[Snapshot, list[PendingUpdate]]:
-        """Return the newest snapshot at or before update `index`, and the updates from there up to it."""
+        """Return the newest snapshot at or before update `index`, and the updates to replay on it, up to that one."""
         with self._lock:
-            start = max(held for held in self._snapshots if held <= index)
-            return self._snapshots[start], [self._updates[step] for step in range(start, index + 1)]
+            snapshot = self._snapshots[max(held for held in self._snapshots if held <= index)]
+            return snapshot, [self._updates[step] for step in range(snapshot.reached, index + 1)]
 
     def settle(self, index: int) -> None:
         """Note that no check of update `index` is owed."""
@@ -124,6 +134,6 @@ class ReplayMemory:
         """Take back the copies that no open update before `index` starts from, and that nobody waits for."""
         for start, end in itertools.pairwise([*sorted(self._snapshots), index]):
             if self._snapshots[start].arrived and not any(start <= opened < end for opened in self._open):
-                self._spare.append(self._snapshots.pop(start).state)
+                self._spare.append(self._snapshots.pop(start).copy)
         oldest = min(self._snapshots, default=index)
         self._updates = {step: held for step, held in self._updates.items() if step >= oldest}

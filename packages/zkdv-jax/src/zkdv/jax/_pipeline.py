@@ -70,15 +70,18 @@ class SealedReplay:
 
     @cached_property
     def run(self) -> Callable[..., Any]:
-        """The sealed bytes, loaded and compiled; gives the state leaves, and consumes those before the update."""
+        """The sealed bytes, loaded and compiled; gives the state leaves, and consumes those before the update.
+
+        With nothing else returned, each leaf takes the memory of its predecessor.
+        """
         sealed = _replay_export.load(self.blob)
 
-        def replay(*leaves: Any) -> list[Any]:
+        def zkdv_replay(*leaves: Any) -> list[Any]:
             # Without the deltas, as in training: an addition that has to give both its sum and its summand may be
             # rounded otherwise than one that is fused with what the summand is made of.
             return list(sealed.call(*leaves)[self.parameters :])
 
-        return jax.jit(replay, donate_argnums=tuple(range(self.state)))
+        return jax.jit(zkdv_replay, donate_argnums=tuple(range(self.state)))
 
 
 @dataclass(eq=False)
@@ -185,6 +188,11 @@ class JAXPipeline(Pipeline):
     def restore(self, copy: Sequence[Any]) -> Sequence[Any]:
         """Return a snapshot's leaves in the memory of their devices."""
         return self._snapshots.restore(copy)
+
+    @under_trace_settings
+    def keep(self, state: Sequence[Any], copy: Sequence[Any]) -> Sequence[Any]:
+        """Return a snapshot's leaves in host memory, after replays."""
+        return self._snapshots.keep(state, copy)
 
     @under_trace_settings
     def start_evidence(self, state: Sequence[Any], due: Due) -> Any:

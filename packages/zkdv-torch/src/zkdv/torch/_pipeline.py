@@ -61,6 +61,12 @@ class TorchPipeline(Pipeline):
         """Return a snapshot's leaves on the devices of the program; the program leaves its inputs as they are."""
         return [leaf.to(device) for leaf, device in zip(copy, self.devices, strict=True)]
 
+    def keep(self, state: Sequence[Any], copy: Sequence[Any]) -> Sequence[Any]:
+        """Copy the state after replays over a snapshot's leaves; done on return."""
+        for target, leaf in zip(copy, state, strict=True):
+            target.copy_(leaf)
+        return copy
+
     def start_evidence(self, state: Sequence[Any], due: Due) -> LeafEvidence:
         """Commit to state leaves; done on return, so that training may write to them again."""
         schema = self._schema()
