@@ -63,7 +63,7 @@ def test_a_long_check_keeps_its_snapshot_and_the_others_share_what_is_left():
         memory.settle(index - 1)
         assert snapshot(memory, index) is other
     start, steps = memory.path_to(0)
-    assert (start.state, [step.index for step in steps]) == (held, [0])
+    assert (start.copy, [step.index for step in steps]) == (held, [0])
     assert memory.primed == 2
 
 
@@ -87,3 +87,13 @@ def test_a_snapshot_is_lacking_until_one_is_complete_and_for_another_attempt():
     assert memory.lacks_snapshot(5)
     snapshot(memory, 5)
     assert not memory.lacks_snapshot(6)
+
+
+def test_a_snapshot_that_a_check_carried_forward_goes_on_from_there():
+    memory = ReplayMemory()
+    snapshot(memory, 0)
+    commit(memory, 0, 1, 2, 3)
+    held, _ = memory.path_to(1)
+    held.reached = 2
+    start, steps = memory.path_to(3)
+    assert (start.index, [step.index for step in steps]) == (0, [2, 3])
