@@ -182,18 +182,23 @@ def test_integers_and_booleans_agree_with_themselves_only(dtype):
 def attested_outcome(before, after, *, delta, replayed=None, gone=False, rebuilt=None, element=5):
     """The check of an update of one leaf, with what an attest program gives for it."""
     replayed = after if replayed is None else replayed
+    schema, evidence = schema_of(after), evidence_of(after)
+
+    def read(array):
+        return {"parameters": OpenedElement.read(schema, "parameters", element, array, evidence)}
+
     return compare(
-        schema_of(after),
+        schema,
         TOLERANCE,
         probe_ratio=0.5,
         update=5,
         snapshot=3,
-        committed=evidence_of(after),
+        committed=evidence,
         replayed=evidence_of(replayed),
         rebuilt_exactly=True,
         probes_agree=True,
-        production={"parameters": ProductionLeaf(element, 0, element, None if gone else after)},
-        replayed_leaves={"parameters": replayed},
+        production=read(None if gone else after),
+        replayed_elements=read(replayed),
         attested=Attested(
             {"parameters": delta}, before if rebuilt is None else rebuilt, [blake3(before.tobytes()).digest()]
         ),
