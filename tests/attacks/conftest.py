@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trained
 
-FORMS = ("cpu", "portable")
+FORMS = ("cpu", "portable", "torch")
 
 
 @pytest.fixture(scope="session")
@@ -33,7 +33,20 @@ def portable_runs(tmp_path_factory):
     return trained.load_all(folder)
 
 
-@pytest.fixture(params=[FORMS[0], pytest.param(FORMS[1], marks=pytest.mark.slow)])
+@pytest.fixture(scope="session")
+def torch_runs(tmp_path_factory):
+    pytest.importorskip("torch", reason="Torch takes 6 GB; this environment leaves it out")
+    from trained_torch import train
+
+    folder = tmp_path_factory.mktemp("torch")
+    with pytest.MonkeyPatch.context() as patch:
+        # Compiling takes a minute, and there are four runs.
+        patch.setenv("ZKDV_AOT", "off")
+        trained.train_all(folder, train)
+    return trained.load_all(folder)
+
+
+@pytest.fixture(params=[FORMS[0], *(pytest.param(form, marks=pytest.mark.slow) for form in FORMS[1:])])
 def runs(request):
     """All runs of one form of commitments."""
     return request.getfixturevalue(f"{request.param}_runs")

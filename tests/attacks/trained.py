@@ -1,8 +1,8 @@
-"""The runs that are attacked: a small classifier trained in JAX under a proof, once for each form of commitments."""
+"""The runs that are attacked: a small classifier trained under a proof, once for each form of commitments."""
 
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -160,8 +160,8 @@ def save(saved: dict[str, np.ndarray], updates: int, state) -> None:
             saved[f"{updates}/{tree}/{number}"] = np.array(leaf)
 
 
-def train_all(folder: Path) -> None:
-    """Train every plan; each run has a folder, and all one identity key."""
+def train_all(folder: Path, train: Callable[[Path, Plan, Path], None] = train) -> None:
+    """Train every plan, in JAX or as `train` does; each run has a folder, and all one identity key."""
     identity = folder / "identity.pem"
     create_identity(identity)
     with warnings.catch_warnings():

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,17 @@ def verify(folder, environment):
 @pytest.mark.parametrize("example", ["train_state", "basic_training", "nnx_training", "equinox_training"])
 def test_an_example_leaves_a_transcript_that_passes(tmp_path, environment, example):
     done = run([sys.executable, ROOT / f"examples/jax/{example}.py"], tmp_path, environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "passed"
+    assert float(re.search(r"accuracy ([\d.]+)%", done.stdout)[1]) > 95
+    assert verify(tmp_path, environment).returncode == 0
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="Torch takes 6 GB; this environment leaves it out")
+def test_the_torch_example_leaves_a_transcript_that_passes(tmp_path, environment):
+    # Compiling takes a minute; a test of the frontend does it.
+    command = [sys.executable, ROOT / "examples/torch/basic_training.py"]
+    done = run(command, tmp_path, environment | {"ZKDV_AOT": "off"})
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "passed"
     assert float(re.search(r"accuracy ([\d.]+)%", done.stdout)[1]) > 95

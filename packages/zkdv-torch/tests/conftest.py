@@ -20,3 +20,9 @@ def identity(tmp_path, monkeypatch):
     path = tmp_path / "identity.pem"
     _native.Identity.generate(str(path))
     monkeypatch.setenv("ZKDV_IDENTITY", str(path))
+
+
+@pytest.fixture(autouse=True)
+def no_packages(monkeypatch):
+    """Compile nothing, which takes a minute, but where a test asks for it."""
+    monkeypatch.setenv("ZKDV_AOT", "off")

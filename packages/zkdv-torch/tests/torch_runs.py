@@ -55,15 +55,15 @@ class Plain:
         loss.backward()
 
 
-def run(folder, config, *, model=None, optimizer=None, update=classify, data=None, between=None, window=4, **options):
+def run(folder, config, *, model=None, optimizer=None, update=classify, data=None, between=None, aot=None, **options):
     """Train under a proof; `update(proof, model, optimizer, batch)` is the attested function and the loop's body."""
     model = make_model() if model is None else model
     optimizer = (make_optimizer if optimizer is None else optimizer)(model)
     with zkdv.torch.ZKDV(folder, config, **options) as proof:
-        proof.start(rolling_window=window)
+        proof.start(rolling_window=4)
         model, optimizer = proof.prepare(model, optimizer)
 
-        @proof.attest
+        @proof.attest(aot=aot)
         def attested(model, optimizer, batch):
             update(proof, model, optimizer, batch)
 

@@ -1,6 +1,7 @@
 """The Torch side of `zkdv.pipeline`: commitments, copies and replays of tensors that training updates in place."""
 
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,10 +14,22 @@ from zkdv.errors import ZKDVError
 from zkdv.pipeline import PendingUpdate, Pipeline
 from zkdv.schema import TREES, Due, LeafEvidence, Schema, TreeName
 from zkdv.submission import Program
+from zkdv.torch._aot import SealedPackage, compile_package, largest_distance, load_package
 from zkdv.torch._leaves import HeldLeaf, host_array, numpy_dtype, tensor_of, torch_dtype
 from zkdv.torch._program_export import SealedUpdate
 
 __all__ = ["TorchPipeline"]
+
+
+@dataclass(eq=False)
+class TorchProgram(Program):
+    """A replay program of the attested function.
+
+    Attributes:
+        batch_devices: The device of each batch leaf.
+    """
+
+    batch_devices: tuple[torch.device, ...] = ()
 
 
 @dataclass
@@ -30,6 +43,7 @@ class TorchPipeline(Pipeline):
     """
 
     devices: Sequence[torch.device] = ()
+    _packages: list[tuple[TorchProgram, Future[bytes | None]]] = field(default_factory=list)
     _signs: list[NDArray[np.uint32]] = field(default_factory=list)
 
     def declare(self, schema: Schema) -> None:
@@ -118,18 +132,58 @@ class TorchPipeline(Pipeline):
 
     def replay(self, update: PendingUpdate, state: Sequence[Any]) -> Sequence[Any]:
         """Run an update's sealed program on the state before it and return the state leaves after it."""
-        sealed = update.submission.program.sealed.result()
-        if not isinstance(sealed, SealedUpdate):
+        program = update.submission.program
+        sealed = program.sealed.result()
+        if not isinstance(sealed, SealedUpdate) or not isinstance(program, TorchProgram):
             raise ZKDVError(f"the program of update {update.index} was not sealed by this frontend")
+        return list(sealed.run(*state, *self._batch_tensors(update, program)))
+
+    def compile_beside(self, program: TorchProgram) -> None:
+        """Compile a program with AOT Inductor, in the background."""
+        self._packages.append((program, self.queue.submit("start", self._compile, program)))
+
+    def finish(self) -> None:
+        """Write what closes the run: the compiled packages, and the final state. Runs after all updates."""
+        with self.queue.annotate("zkdv.aot"):
+            self._seal_packages()
+        super().finish()
+
+    def _compile(self, program: TorchProgram) -> bytes | None:
+        try:
+            return compile_package(program.sealed.result().blob, lambda: self.queue.cancelled)
+        except ZKDVError as error:
+            # The run is worth as much without it.
+            self._warnings.append(str(error))
+            return None
+
+    def _seal_packages(self) -> None:
+        """Commit to the packages, each with its distance from its program on the run's last state and batch."""
+        packages, self._packages = self._packages, []
+        for program, compiled in packages:
+            package, sealed = compiled.result(), program.sealed.result()
+            if package is None or program.seq is None or not isinstance(sealed, SealedUpdate):
+                continue
+            last = self._handed_over[-1]
+            state = [leaf.tensor.detach().contiguous() for leaf in last.after]
+            inputs = [*state, *self._batch_tensors(last.update, program)]
+            with torch.no_grad():
+                distance = largest_distance(load_package(package)(*inputs), sealed.run(*inputs))
+            convention = (
+                f"{sealed.convention}; compiled from the program of record {program.seq}, from whose results it was at "
+                f"most {distance:.3g} apart on the run's last state and batch"
+            )
+            aot = Program(Future())
+            aot.sealed.set_result(SealedPackage(package, sealed.text, sealed.platforms, convention))
+            self._program_seq(aot)
+
+    def _batch_tensors(self, update: PendingUpdate, program: TorchProgram) -> list[torch.Tensor]:
+        """Return an update's batch as the program takes it."""
         layout = self._schema().batch
         arrays = layout.unpack(update.batch.result(), [numpy_dtype(leaf.dtype) for leaf in layout.leaves])
-        program = update.submission.program
-        devices = program.batch_devices if isinstance(program, TorchProgram) else ()
-        batch = [
+        return [
             tensor_of(array, torch_dtype(leaf.dtype), device)
-            for array, leaf, device in zip(arrays, layout.leaves, devices, strict=True)
+            for array, leaf, device in zip(arrays, layout.leaves, program.batch_devices, strict=True)
         ]
-        return list(sealed.run(*state, *batch))
 
     def _leaf_signs(self, tree: int, index: int, shape: tuple[int, ...], dtype: str) -> NDArray[np.uint32]:
         words = _native.probe_sign_words(shape, dtype)
@@ -137,17 +191,6 @@ class TorchPipeline(Pipeline):
             return np.empty(0, np.uint32)
         dimension = shape[-1] * (2 if dtype.startswith("complex") else 1)
         return _native.probe_signs(self.core.root_digest, 1 if tree else 0, index, dimension)
-
-
-@dataclass(eq=False)
-class TorchProgram(Program):
-    """A replay program of the attested function.
-
-    Attributes:
-        batch_devices: The device of each batch leaf.
-    """
-
-    batch_devices: tuple[torch.device, ...] = ()
 
 
 def _host_buffers(leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:

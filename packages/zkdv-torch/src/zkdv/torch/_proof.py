@@ -5,7 +5,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import torch
 from torch import nn
@@ -151,13 +151,24 @@ class ZKDV(Driver):
                 _watch(value, len(prepared.optimizers) - 1, weakref.ref(self._run))
         return values[0] if len(values) == 1 else values
 
-    def attest(self, function: Function) -> Function:
+    @overload
+    def attest(self, function: Function, *, aot: bool | None = None) -> Function: ...
+
+    @overload
+    def attest(self, function: None = None, *, aot: bool | None = None) -> Callable[[Function], Function]: ...
+
+    def attest(
+        self, function: Function | None = None, *, aot: bool | None = None
+    ) -> Function | Callable[[Function], Function]:
         """Declare the attested function: the update as a function of what was prepared and the batch.
 
         Args:
             function: Takes what was given to `prepare`, in that order (schedulers may be left out), and the batch. In
                 it `proof.forward` and `proof.backward` stand for the call of a module and for `loss.backward()`. It is
-                lowered at the first transaction, and again where a constant of it changes.
+                lowered at the first transaction, and again where a constant of it changes. Without it, a decorator is
+                returned.
+            aot: Whether a package that AOT Inductor compiles, in the background, is sealed beside the exported
+                program. Default: yes, unless the environment variable `ZKDV_AOT` is `off`.
 
         Returns:
             The function, which can be called in a transaction as well.
@@ -165,11 +176,14 @@ class ZKDV(Driver):
         Raises:
             ZKDVError: There is one already, or it is no plain function.
         """
+        if function is None:
+            return lambda given: self.attest(given, aot=aot)
         if not hasattr(function, "__code__"):
             raise ZKDVError(f"{function!r} is no plain function; decorate a function that is written with def")
         if self._run.function is not None:
             raise ZKDVError(f"the run has an attested function already: {self._run.function.__qualname__}")
         self._run.function = function
+        self._run.aot = aot
         return function
 
     def transaction(self, *, batch: Any, overlap: Policy = policies.UNCHECKED) -> Transaction:

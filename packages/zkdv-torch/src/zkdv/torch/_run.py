@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from zkdv.batch import BatchLayout
 from zkdv.errors import ZKDVError, warn
 from zkdv.schema import LeafSpec, Schema
+from zkdv.torch._aot import is_wanted, refuse_missing_compiler
 from zkdv.torch._leaves import HeldLeaf, array_of, batch_dtype, dtype_name, layout_of, refuse_unreadable, tensor_like
 from zkdv.torch._lowering import Lowering, Variant, call_arguments
 from zkdv.torch._pipeline import TorchPipeline, TorchProgram
@@ -43,6 +44,7 @@ class Run:
         self.prepared = PreparedState()
         self.lowering: Lowering | None = None
         self.function: Callable[..., Any] | None = None
+        self.aot: bool | None = None
         self._proof = proof
         self._transaction: Transaction | None = None
         self._lock = threading.Lock()
@@ -195,6 +197,8 @@ class Run:
         if function is None:
             raise ZKDVError("there is no attested function")
         call_arguments(self.prepared, function)
+        if is_wanted(self.aot):
+            refuse_missing_compiler()
         given = self.prepared.hyperparameters()
         arguments = [
             *(named.tensor.detach().contiguous() for named in tensors.all()),
@@ -212,7 +216,10 @@ class Run:
         sealed: Future[SealedProgram] = Future()
         sealed.set_result(seal(graph, arguments, f"{convention}; hyperparameters: {', '.join(given)}"))
         devices = tuple(leaf.device if isinstance(leaf, torch.Tensor) else CPU for leaf in batch.leaves)
-        return TorchProgram(sealed, batch_devices=(*devices, CPU))
+        program = TorchProgram(sealed, batch_devices=(*devices, CPU))
+        if is_wanted(self.aot):
+            self.pipeline().compile_beside(program)
+        return program
 
     def _refuse_other_batch(self, batch: Batch) -> None:
         schema = self.pipeline().schema
