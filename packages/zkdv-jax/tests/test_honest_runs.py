@@ -14,6 +14,7 @@ import zkdv.jax
 from zkdv import overlap
 
 UPDATES = 2_000
+EVERY_10TH, ONE_PERCENT = zkdv.SamplingPolicy.DEBUGCheckEvery(10), zkdv.SamplingPolicy(0.01)
 
 
 def burn(stop):
@@ -42,23 +43,30 @@ def plain_result():
     return [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(state)]
 
 
-def train(folder, config, policy, updates):
-    with zkdv.jax.ZKDV(folder, config) as proof:
+def train(folder, config, policy, updates, **options):
+    with zkdv.jax.ZKDV(folder, config, **options) as proof:
         proof.start(rolling_window=4)
         step, state = proof.jit(train_step, donate_argnums=0), make_state(proof).replace(zkdv_overlap=policy)
         for images, labels in batches(updates):
             state, _ = step(state, images, labels)
+        assert proof.jax_pipeline._memory.primed <= (2 if policy is overlap.ALWAYS else 1)
     return state
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("busy_machine")
-@pytest.mark.parametrize("policy", list(overlap.Policy))
 @pytest.mark.parametrize(
-    "sampling", [zkdv.SamplingPolicy.DEBUGCheckEvery(10), zkdv.SamplingPolicy(0.01)], ids=["every 10th", "p = 0.01"]
+    ("policy", "sampling", "interval"),
+    [
+        *((policy, EVERY_10TH, 12) for policy in overlap.Policy),
+        *((policy, ONE_PERCENT, 12) for policy in overlap.Policy),
+        # A copy before every update, one of them beside a check.
+        (overlap.ALWAYS, EVERY_10TH, 1),
+    ],
 )
-def test_thousands_of_donated_updates_pass_and_equal_plain_training(tmp_path, plain_result, policy, sampling):
-    state = train(tmp_path / "proof", zkdv.ZKDVConfig(sampling_policy=sampling), policy, UPDATES)
+def test_thousands_of_donated_updates_pass_and_equal_plain_training(tmp_path, plain_result, policy, sampling, interval):
+    config = zkdv.ZKDVConfig(sampling_policy=sampling)
+    state = train(tmp_path / "proof", config, policy, UPDATES, replay_snapshot_interval=interval)
     assert [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(state)] == plain_result
     report = verified(tmp_path / "proof")
     assert (report.verdict, report.updates) == ("passed", UPDATES)

@@ -59,7 +59,9 @@ class ZKDV(Driver):
         path: The proof folder; made where it does not exist. A folder that holds a transcript is refused.
         config: The configuration; the defaults of `zkdv.ZKDVConfig` where None.
         max_in_flight: Ceiling of unresolved updates, at least 1; 2 is what the overlap policies need.
-        replay_snapshot_interval: A check replays at most this many updates; 1 copies the state at every update.
+        replay_snapshot_interval: A check replays at most this many updates; 1 copies the state at every update. Host
+            memory holds one copy of the state, two where updates run under `zkdv.overlap.ALWAYS`, and none where no
+            update can be sampled, whatever the interval is.
         resume: Go on with the transcript in `path`. Not in this version.
 
     Raises:
