@@ -17,7 +17,15 @@ from zkdv_reference.blake3 import digest, xof
 from zkdv_reference.challenges import draw
 from zkdv_reference.leaves import leaf_digest, locate, open_chunk, shard_elements, shard_ranges, sharded_digest
 from zkdv_reference.numbers import ELEMENT_BYTES, is_complex, is_double, is_probed, reals
-from zkdv_reference.probes import kept, probe, probe_bytes, real_dimension, signs
+from zkdv_reference.probes import (
+    kept,
+    probe,
+    probe_bytes,
+    real_dimension,
+    sharded_probe,
+    sharded_probe_digest,
+    signs,
+)
 from zkdv_reference.trees import KINDS, open_leaf, root
 
 FOLDER = Path(__file__).parent.parent / "tests" / "vectors"
@@ -193,7 +201,25 @@ def probes() -> dict[str, Vectors]:
             (bytes(32), 1, 2**32 + 5, 1000),
         ]
     ]
-    return {"kept": counts, "signs": streams, "probes": [_probe(*case) for case in _probe_cases()]}
+    return {
+        "kept": counts,
+        "signs": streams,
+        "probes": [_probe(*case) for case in _probe_cases()],
+        "sharded": [_sharded_probe(*case) for case in SHARDED_PROBES],
+    }
+
+
+# Dtype, shape, extents of shards, ratio.
+SHARDED_PROBES: list[tuple[str, list[int], list[int], float]] = [
+    ("float32", [4, 10], [2, 10], 0.3),
+    ("float32", [4, 10], [4, 5], 0.3),
+    ("float32", [5, 7], [2, 3], 0.5),
+    ("bfloat16", [70], [32], 0.1),
+    ("float64", [3, 2, 40], [3, 1, 20], 0.05),
+    ("complex64", [4, 9], [2, 4], 0.4),
+    ("float8_e4m3fn", [8], [1], 0.01),
+    ("int32", [8, 4], [4, 4], 0.5),
+]
 
 
 # A probe to take: dtype, shape, ratio, the elements' bytes (over and over, as far as the shape goes), tolerance.
@@ -404,6 +430,23 @@ def _probe(dtype: str, shape: Sequence[int], ratio: float, period: bytes, tolera
         "probe": probe_bytes(dtype, values).hex(),
         # How far another order of additions may lead away: nowhere, where every partial sum is exact.
         "tolerance": tolerance,
+    }
+
+
+def _sharded_probe(dtype: str, shape: list[int], extents: list[int], ratio: float) -> dict[str, Any]:
+    size = ELEMENT_BYTES[dtype] * math.prod(shape)
+    elements = (_elements(dtype) * (size // 97 + 1))[:size]
+    dimension = real_dimension(dtype, shape)
+    sign_stream = signs(ROOT_DIGEST, 0, 0, dimension) if dimension else b""
+    shard_probes = sharded_probe(dtype, shape, extents, elements, ratio=ratio, sign_stream=sign_stream)
+    return {
+        "dtype": dtype,
+        "shape": shape,
+        "extents": extents,
+        "ratio": ratio,
+        "elements": elements.hex(),
+        "probes": [probe_bytes(dtype, values).hex() for values in shard_probes],
+        "digest": sharded_probe_digest(dtype, shape, extents, shard_probes).hex(),
     }
 
 

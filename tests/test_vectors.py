@@ -227,6 +227,25 @@ def test_a_probe_follows_its_signs() -> None:
     assert probes.probe("float32", [2, 2], 0.5, elements, bytes([0b10, 0, 0, 0])) == [-1.0, -4.0]
 
 
+def test_a_shard_is_probed_with_the_signs_from_the_start_of_the_leafs_stream() -> None:
+    elements = struct.pack("<8f", 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
+    found = probes.sharded_probe("float32", [2, 4], [1, 3], elements, ratio=0.5, sign_stream=bytes([0b0001, 0, 0, 0]))
+    # Three columns in two slices of one and two; the one that is left over is a slice of its own.
+    assert found == [[-1.0, 6.0], [-8.0], [-16.0, 96.0], [-128.0]]
+
+
+def test_sharded_probes_together_are_one_probe_of_the_rows() -> None:
+    by_rows = [vector for vector in vectors("probes")["sharded"] if vector["extents"][-1] == vector["shape"][-1]]
+    assert by_rows
+    for vector in by_rows:
+        shape = vector["shape"]
+        dimension = probes.real_dimension(vector["dtype"], shape)
+        stream = probes.signs(make_vectors.ROOT_DIGEST, 0, 0, dimension)
+        whole = probes.probe(vector["dtype"], shape, vector["ratio"], bytes.fromhex(vector["elements"]), stream)
+        # Cut between rows alone, a leaf has the numbers of its own probe.
+        assert "".join(vector["probes"]) == probes.probe_bytes(vector["dtype"], whole).hex()
+
+
 def test_draws_keep_to_their_bounds() -> None:
     for vector in vectors("challenges")["draws"]:
         for name, coordinate in [("parameters", "parameter"), ("optimizer", "optimizer_coordinate")]:

@@ -4,8 +4,9 @@ import math
 import struct
 from collections.abc import Sequence
 
-from zkdv_reference.blake3 import xof
-from zkdv_reference.numbers import binary32, is_complex, is_double, is_probed, reals
+from zkdv_reference.blake3 import digest, xof
+from zkdv_reference.leaves import shard_elements, shard_ranges, sharded_digest
+from zkdv_reference.numbers import ELEMENT_BYTES, binary32, is_complex, is_double, is_probed, reals
 from zkdv_reference.trees import u64
 
 
@@ -42,6 +43,24 @@ def probe(dtype: str, shape: Sequence[int], ratio: float, elements: bytes, sign_
             signed = [-values[row + i] if sign_stream[i // 8] >> i % 8 & 1 else values[row + i] for i in columns]
             sums.append(_sum(dtype, signed))
     return sums
+
+
+def sharded_probe(
+    dtype: str, shape: Sequence[int], extents: Sequence[int], elements: bytes, *, ratio: float, sign_stream: bytes
+) -> list[list[float]]:
+    """The probes of a sharded leaf's shards, each as if it were the leaf; none of a leaf that has none."""
+    probes = []
+    for ranges in shard_ranges(shape, extents):
+        own = shard_elements(elements, ELEMENT_BYTES[dtype], shape, ranges)
+        probes.append(probe(dtype, [stop - start for start, stop in ranges], ratio, own, sign_stream))
+    return probes
+
+
+def sharded_probe_digest(
+    dtype: str, shape: Sequence[int], extents: Sequence[int], probes: Sequence[Sequence[float]]
+) -> bytes:
+    """What stands for a sharded leaf in a tree of probes."""
+    return sharded_digest(shape, extents, [digest(probe_bytes(dtype, own)) for own in probes])
 
 
 def probe_bytes(dtype: str, values: Sequence[float]) -> bytes:

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 from blake3 import blake3
@@ -10,9 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from zkdv_reference import leaves
 
+from zkdv import _native
 from zkdv.sharding import leaf_digest, shard_arrays, shard_digests
 
-VECTORS = json.loads((Path(__file__).parents[3] / "tests" / "vectors" / "leaves.json").read_text())["sharded"]
+VECTOR_FOLDER = Path(__file__).parents[3] / "tests" / "vectors"
+VECTORS = json.loads((VECTOR_FOLDER / "leaves.json").read_text())["sharded"]
 PATTERN = bytes(index % 251 for index in range(20_000))
 
 
@@ -59,3 +62,22 @@ def test_a_leaf_in_one_piece_has_its_plain_digest():
 def test_extents_that_do_not_cut_the_array_are_refused(extents, reason):
     with pytest.raises(ValueError, match=reason):
         leaf_digest(np.zeros((4, 6)), extents)
+
+
+def test_probes_of_shards_are_those_of_the_vectors():
+    found = json.loads((VECTOR_FOLDER / "probes.json").read_text())["sharded"]
+    assert len(found) > 5
+    root = blake3(b"root record").digest()
+    for vector in found:
+        name, shape, extents = vector["dtype"], vector["shape"], vector["extents"]
+        dtype = np.dtype(getattr(ml_dtypes, name, name))
+        array = np.frombuffer(bytes.fromhex(vector["elements"]), dtype).reshape(shape)
+        digests = []
+        for shard, expected in zip(shard_arrays(array, extents), vector["probes"], strict=True):
+            words = _native.probe_sign_words(shard.shape, name)
+            signs = _native.probe_signs(root, 0, 0, 32 * words)
+            _, probe = _native.commit_leaf(np.ascontiguousarray(shard), name, shard.shape, vector["ratio"], signs)
+            data = b"" if probe is None else probe.tobytes()
+            assert data.hex() == expected
+            digests.append(_native.leaf_digest(data))
+        assert _native.sharded_leaf_digest(shape, extents, digests).hex() == vector["digest"]

@@ -5,6 +5,9 @@ Not collected by itself, because the number of virtual devices of a process is f
 
 import functools
 import re
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import flax.linen as nn
@@ -278,6 +281,63 @@ def test_an_element_of_a_sharded_leaf_is_opened_where_a_replay_is_not_exact(proo
     assert [check["exact"] for check in checks] == [False, False]
     for check in checks:
         assert len(check["parameter"]["opening"]["shards"]) == jax.device_count()
+
+    [schema] = records(tmp_path / "proof", "schema")
+    inspect = [sys.executable, "-m", "zkdv", "inspect", str(tmp_path / "proof")]
+    shown = subprocess.run(inspect, capture_output=True, text=True, check=True).stdout.splitlines()
+    for leaf in schema["body"]["parameters"]:
+        [line] = [line for line in shown if f"name {leaf['name']}," in line and "dtype float32" in line]
+        assert f"sharding {leaf['sharding']}" in line
+
+
+def test_an_attest_program_speaks_of_a_sharded_state(proof, tmp_path):
+    @proof.attest
+    def described(params_before, opt_state_before, batch, parameter_index, optimizer_state_index):
+        def loss(params):
+            logits = MODEL.apply({"params": params}, batch["images"])
+            return optax.softmax_cross_entropy_with_integer_labels(logits, batch["labels"]).mean()
+
+        deltas, opt_state = OPTIMIZER.update(jax.grad(loss)(params_before), opt_state_before["opt_state"])
+        after = {"opt_state": opt_state, "step": opt_state_before["step"] + 1}
+        return zkdv.jax.index(deltas, parameter_index), zkdv.jax.index(after, optimizer_state_index)
+
+    mesh = mesh_of()
+    step = proof.jit(train_step, donate_argnums=(0,))
+    train(step, placed(make_state(proof), mesh, fully_sharded), NamedSharding(mesh, P(BOTH)))
+    proof.close()
+    report = verified(tmp_path / "proof")
+    assert (report.verdict, report.violations) == ("passed", ())
+    checks = [record["body"] for record in records(tmp_path / "proof", "check")]
+    assert [check["verdict"] for check in checks] == ["passed", "passed"]
+    assert all(len(check["parameter"]["before-opening"]["shards"]) == jax.device_count() for check in checks)
+
+
+def test_the_guide_to_training_code_trains_as_printed(proof, tmp_path):
+    guide = (Path(__file__).parents[3] / "docs" / "guides" / "training-code.md").read_text(encoding="utf-8")
+    [snippet] = re.findall(r'```python title="Several devices"\n(.*?)```', guide, re.DOTALL)
+    names = {
+        "AxisType": AxisType,
+        "NamedSharding": NamedSharding,
+        "P": P,
+        "batches": batches(),
+        "jax": jax,
+        "jnp": jnp,
+        "model": MODEL,
+        "optax": optax,
+        "params": make_state().params,
+        "proof": proof,
+        "train_step": train_step,
+        "zkdv": zkdv,
+    }
+    exec(snippet, names)  # noqa: S102 (the guide is ours)
+    proof.close()
+    assert verified(tmp_path / "proof").verdict == "passed"
+    assert all(record["body"]["exact"] for record in records(tmp_path / "proof", "check"))
+    plain_state, _, _ = plain_run("mixed", AxisType.Auto)
+    kernels = [names["state"].params, plain_state.params]
+    for own, other in zip(*map(jax.tree.leaves, kernels), strict=True):
+        np.testing.assert_allclose(own, other, rtol=1e-5, atol=1e-6)
+        assert len(own.addressable_shards) == jax.device_count()
 
 
 def test_snapshots_and_replays_keep_the_layout(proof, monkeypatch):

@@ -330,6 +330,11 @@ fn runs() -> Vec<Settings> {
         Settings {
             resume: Some(Resume { after: 2, keep: 1 }),
             check_delay: 2,
+            ..all.clone()
+        },
+        Settings {
+            sharded: true,
+            checks: CheckStyle::Tolerant,
             ..all
         },
     ]
