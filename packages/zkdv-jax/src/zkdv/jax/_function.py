@@ -178,8 +178,11 @@ class JitFunction:
         leaves = jax.tree.leaves([values[position] for position in self._dynamic])
         staged = self._staged_as(variant, values, leaves)
         results = staged.step(*leaves)
+        after = variant.layout.keep([results[index] for index in staged.after_results])
+        for index, leaf in zip(staged.after_results, after, strict=True):
+            results[index] = leaf
         due, signs = evidence_inputs
-        evidence = self._proof.jax_pipeline.commit(due, [results[index] for index in staged.after_results], signs)
+        evidence = self._proof.jax_pipeline.commit(due, after, signs)
         result = jax.tree.unflatten(staged.result_tree, results[: staged.result_count])
         return result, results[staged.result_count :], evidence
 
@@ -214,9 +217,7 @@ class JitFunction:
             avals = tuple(jax.typeof(leaf) for leaf in leaves)
             inputs = [leaves[index] for index in (*staged.state_inputs, *staged.batch_inputs)]
             batch_places = tuple(places[index] for index in staged.batch_inputs)
-            abstract, replay = _replay_over_words(
-                staged, inputs, [*layout.each(len(staged.state_inputs)), *batch_places]
-            )
+            abstract, replay = _replay_over_words(staged, inputs, layout, batch_places)
             batch_dtypes = tuple(np.dtype(leaf.dtype) for leaf in schema.batch.leaves)
             counts = len(staged.parameter_inputs), len(staged.state_inputs)
             sealed = pipeline.queue.submit("start", _seal, replay, abstract, counts, layout, TraceSettings.current())
@@ -395,13 +396,16 @@ def _schema(staged: StagedFunction, leaves: Sequence[Any], layout: StateLayout) 
 
 
 def _replay_over_words(
-    staged: StagedFunction, inputs: Sequence[Any], places: Sequence[NamedSharding | None]
+    staged: StagedFunction, inputs: Sequence[Any], layout: StateLayout, batch_places: Sequence[NamedSharding | None]
 ) -> tuple[Sequence[jax.ShapeDtypeStruct], Callable[..., list[Any]]]:
     """Return the replay program over leaves in their committed form, and its abstract inputs."""
-    committed = CommittedLeaves.of(inputs, places)
+    parameters, state = len(staged.parameter_inputs), len(staged.state_inputs)
+    committed = CommittedLeaves.of(inputs, [*layout.each(state), *batch_places])
 
     def replay(*leaves: Any) -> list[Any]:
-        return [committed_form(result) for result in staged.replay(*committed.restore(leaves))]
+        results = staged.replay(*committed.restore(leaves))
+        deltas, after = results[:parameters], layout.keep(results[parameters:])
+        return [committed_form(result) for result in (*deltas, *after)]
 
     return committed.abstract, replay
 

@@ -125,6 +125,19 @@ class StateLayout:
                     "keeps the layout of its state: reshard it inside of the update, or place it so from the start"
                 )
 
+    def keep(self, state: Sequence[Any]) -> list[Any]:
+        """Keep state leaves after an update where they were before it, in the program at hand.
+
+        Left to itself, JAX may leave a leaf as its gradient lies. The training step and its replay say the same here,
+        so that both are cut, and rounded, alike.
+        """
+        if self.mesh is None or AxisType.Explicit in self.mesh.axis_types:
+            return list(state)
+        return [
+            jax.lax.with_sharding_constraint(leaf, sharding)
+            for leaf, sharding in zip(state, self.shardings, strict=True)
+        ]
+
     def on_each_device(self, commit: Callable[..., Any]) -> Callable[..., Any]:
         """Return the commit call with the leaves of the whole state as operands.
 
