@@ -320,3 +320,106 @@ def test_a_mode_or_a_frozen_parameter_that_changes_is_another_program(tmp_path):
     assert [record["body"]["program"] for record in records(tmp_path / "proof", "update")] == [3] * 3 + [
         records(tmp_path / "proof", "program")[1]["seq"]
     ] * 3
+
+
+def test_a_rate_that_is_set_inside_of_the_block_is_the_one_of_the_step(tmp_path):
+    import zkdv
+
+    with zkdv.torch.ZKDV(tmp_path / "proof", check_every(1)) as proof:
+        proof.start(rolling_window=4)
+        model = make_model()
+        model, optimizer = proof.prepare(model, torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9))
+
+        @proof.attest
+        def attested(model, optimizer, batch):
+            classify(proof, model, optimizer, batch)
+
+        for index, (inputs, targets) in enumerate(batches(4)):
+            with proof.transaction(batch=(inputs, targets)):
+                proof.backward(functional.cross_entropy(model(inputs), targets))
+                # The batch was copied; what becomes of it now is nobody's concern.
+                inputs.fill_(7)
+                optimizer.param_groups[0]["lr"] = 0.1 / (index + 1)
+                optimizer.step()
+                optimizer.zero_grad()
+    assert_all_exact(tmp_path / "proof", 4)
+    assert len(records(tmp_path / "proof", "program")) == 1
+
+
+def test_parametrized_modules_and_spectral_norm(tmp_path):
+    def model():
+        made = make_model()
+        nn.utils.parametrizations.weight_norm(made[0])
+        nn.utils.parametrizations.spectral_norm(made[2])
+        return made
+
+    attest_and_compare(tmp_path / "proof", model=model, data=batches(3))
+
+
+def test_one_thread_is_enough_for_the_same_bits(tmp_path):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        attest_and_compare(tmp_path / "proof", data=batches(4))
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_recurrent_cells_and_activation_checkpointing(tmp_path):
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.cell = nn.GRU(WIDTH, 4, batch_first=True)
+            self.head = nn.Linear(4, CLASSES)
+
+        def forward(self, inputs):
+            out, _ = torch.utils.checkpoint.checkpoint(self.cell, inputs[:, None].repeat(1, 3, 1), use_reentrant=False)
+            return self.head(out[:, -1])
+
+    attest_and_compare(tmp_path / "proof", model=Recurrent, data=batches(3))
+
+
+def test_an_optimizer_that_nobody_knows_is_refused_until_it_is_registered(tmp_path):
+    import zkdv
+    from zkdv.errors import ZKDVError
+    from zkdv.torch.optimizers import FunctionalOptimizer
+
+    class SignDescent(torch.optim.Optimizer):
+        def __init__(self, params, lr):
+            super().__init__(params, {"lr": lr})
+
+        @torch.no_grad()
+        def step(self):
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    parameter.add_(parameter.grad.sign(), alpha=-group["lr"])
+
+    def step(group, params, grads, states):
+        return [param.add(grad.sign(), alpha=-group["lr"]) for param, grad in zip(params, grads, strict=True)], states
+
+    def initial_state(group, param):
+        return {}
+
+    form = FunctionalOptimizer(initial_state=initial_state, step=step)
+    with zkdv.torch.ZKDV(tmp_path / "proof", check_every(1)) as proof:
+        proof.start(rolling_window=4)
+        model = make_model()
+        optimizer = SignDescent(model.parameters(), lr=1e-2)
+        with pytest.raises(ZKDVError, match=r"SignDescent cannot be lowered.*proof\.register_functional_optimizer"):
+            proof.prepare(model, optimizer)
+        with pytest.raises(TypeError, match=r"no zkdv\.torch\.optimizers\.FunctionalOptimizer"):
+            proof.register_functional_optimizer(SignDescent, step)
+        with pytest.raises(TypeError, match="no class of optimizers"):
+            proof.register_functional_optimizer(dict, form)
+        proof.register_functional_optimizer(SignDescent, form)
+        model, optimizer = proof.prepare(model, optimizer)
+
+        @proof.attest
+        def attested(model, optimizer, batch):
+            classify(proof, model, optimizer, batch)
+
+        for batch in batches(3):
+            with proof.transaction(batch=batch):
+                classify(proof, model, optimizer, batch)
+    assert_all_exact(tmp_path / "proof", 3)

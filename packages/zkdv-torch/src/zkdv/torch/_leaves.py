@@ -19,6 +19,7 @@ __all__ = [
     "batch_dtype",
     "dtype_name",
     "host_array",
+    "host_data",
     "layout_of",
     "numpy_dtype",
     "refuse_unreadable",
@@ -113,6 +114,12 @@ def host_array(tensor: torch.Tensor) -> NDArray[Any]:
     return data.view(numpy_dtype(name)).reshape(tuple(plain.shape))
 
 
+def host_data(tensor: torch.Tensor) -> NDArray[np.uint8]:
+    """Return a tensor's elements as bytes in C order on the host."""
+    array = host_array(tensor)
+    return array.reshape(-1).view(np.uint8) if array.size else np.empty(0, np.uint8)
+
+
 def tensor_of(array: NDArray[Any], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Return a tensor with the elements of an array, in memory of its own."""
     data = torch.frombuffer(bytearray(np.ascontiguousarray(array).tobytes()), dtype=torch.uint8) if array.size else None
@@ -190,8 +197,7 @@ class HeldLeaf:
         """Return the elements as bytes in C order on the host: of a contiguous CPU tensor the very memory."""
         if self._memory is not None:
             return self._memory
-        array = host_array(self.tensor)
-        data = array.reshape(-1).view(np.uint8) if array.size else np.empty(0, np.uint8)
+        data = host_data(self.tensor)
         if self.tensor.is_cpu and self.tensor.is_contiguous():
             # It goes on showing the tensor's memory, so later moments can use it too.
             self._memory = data

@@ -15,7 +15,7 @@ from zkdv.pipeline import PendingUpdate, Pipeline
 from zkdv.schema import TREES, Due, LeafEvidence, Schema, TreeName
 from zkdv.submission import Program
 from zkdv.torch._aot import SealedPackage, compile_package, largest_distance, load_package
-from zkdv.torch._leaves import HeldLeaf, host_array, numpy_dtype, tensor_of, torch_dtype
+from zkdv.torch._leaves import HeldLeaf, host_array, host_data, numpy_dtype, tensor_of, torch_dtype
 from zkdv.torch._program_export import SealedUpdate
 
 __all__ = ["TorchPipeline"]
@@ -84,6 +84,7 @@ class TorchPipeline(Pipeline):
     def start_evidence(self, state: Sequence[Any], due: Due) -> LeafEvidence:
         """Commit to state leaves; done on return, so that training may write to them again."""
         schema = self._schema()
+        data = self._host_data(state, due)
         digests: dict[TreeName, list[bytes]] = {}
         probe_digests: dict[TreeName, list[bytes]] = {}
         probes: dict[TreeName, list[NDArray[np.float32] | NDArray[np.float64] | None]] = {}
@@ -92,13 +93,8 @@ class TorchPipeline(Pipeline):
             leaves = schema.tree(tree)
             if tree in due.trees:
                 parts = [
-                    _native.commit_leaf(_host(leaf), spec.dtype, spec.shape, self.core.probe_ratio, signs)
-                    for leaf, spec, signs in zip(
-                        state[start : start + len(leaves)],
-                        leaves,
-                        self._signs[start : start + len(leaves)],
-                        strict=True,
-                    )
+                    _native.commit_leaf(data[place], spec.dtype, spec.shape, self.core.probe_ratio, self._signs[place])
+                    for place, spec in enumerate(leaves, start)
                 ]
                 digests[tree] = [digest for digest, _ in parts]
                 probes[tree] = [probe for _, probe in parts]
@@ -176,6 +172,30 @@ class TorchPipeline(Pipeline):
             aot.sealed.set_result(SealedPackage(package, sealed.text, sealed.platforms, convention))
             self._program_seq(aot)
 
+    def _host_data(self, state: Sequence[Any], due: Due) -> dict[int, NDArray[np.uint8]]:
+        """Return the bytes of the leaves that are due, by position: CPU tensors where they lie, others copied."""
+        parameters = len(self._schema().parameters)
+        due_places = [
+            place for place in range(len(state)) if ("parameters" if place < parameters else "optimizer") in due.trees
+        ]
+        on_gpu = [place for place in due_places if _tensor_of(state[place]).is_cuda]
+        copies: dict[int, torch.Tensor] = {}
+        if on_gpu:
+            # All copies are launched before the one wait for them.
+            leaves = [_tensor_of(state[place]).detach() for place in on_gpu]
+            copies = dict(zip(on_gpu, _host_buffers(leaves), strict=True))
+            for copy, leaf in zip(copies.values(), leaves, strict=True):
+                copy.copy_(leaf, non_blocking=True)
+            torch.cuda.synchronize()
+        return {
+            place: host_data(copies[place])
+            if place in copies
+            else state[place].data()
+            if isinstance(state[place], HeldLeaf)
+            else host_data(state[place])
+            for place in due_places
+        }
+
     def _batch_tensors(self, update: PendingUpdate, program: TorchProgram) -> list[torch.Tensor]:
         """Return an update's batch as the program takes it."""
         layout = self._schema().batch
@@ -201,8 +221,6 @@ def _host_buffers(leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     ]
 
 
-def _host(leaf: Any) -> NDArray[np.uint8]:
-    if isinstance(leaf, HeldLeaf):
-        return leaf.data()
-    array = host_array(leaf)
-    return array.reshape(-1).view(np.uint8) if array.size else np.empty(0, np.uint8)
+def _tensor_of(leaf: Any) -> torch.Tensor:
+    tensor: torch.Tensor = leaf.tensor if isinstance(leaf, HeldLeaf) else leaf
+    return tensor

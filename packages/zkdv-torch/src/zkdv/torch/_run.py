@@ -14,7 +14,16 @@ from zkdv.batch import BatchLayout
 from zkdv.errors import ZKDVError, warn
 from zkdv.schema import LeafSpec, Schema
 from zkdv.torch._aot import is_wanted, refuse_missing_compiler
-from zkdv.torch._leaves import HeldLeaf, array_of, batch_dtype, dtype_name, layout_of, refuse_unreadable, tensor_like
+from zkdv.torch._leaves import (
+    HeldLeaf,
+    array_of,
+    batch_dtype,
+    dtype_name,
+    layout_of,
+    numpy_dtype,
+    refuse_unreadable,
+    tensor_like,
+)
 from zkdv.torch._lowering import Lowering, Variant, call_arguments
 from zkdv.torch._pipeline import TorchPipeline, TorchProgram
 from zkdv.torch._program_export import seal
@@ -146,20 +155,25 @@ class Run:
 
     def pack(self, batch: Batch, hyperparameters: NDArray[np.float64]) -> Future[NDArray[np.uint32]]:
         """Pack batch and hyperparameters into the matrix that is committed."""
-        schema = self.pipeline().schema
-        if schema is None:
-            raise ZKDVError("a batch was packed before the schema was declared")
         packed: Future[NDArray[np.uint32]] = Future()
-        packed.set_result(schema.batch.pack([*map(array_of, batch.leaves), hyperparameters]))
+        packed.set_result(self._schema().batch.pack([*map(array_of, batch.leaves), hyperparameters]))
+        return packed
+
+    def repack(
+        self, words: Future[NDArray[np.uint32]], hyperparameters: NDArray[np.float64]
+    ) -> Future[NDArray[np.uint32]]:
+        """Pack a batch once more, with other hyperparameters."""
+        layout = self._schema().batch
+        *arrays, _ = layout.unpack(words.result(), [numpy_dtype(leaf.dtype) for leaf in layout.leaves])
+        packed: Future[NDArray[np.uint32]] = Future()
+        packed.set_result(layout.pack([*arrays, hyperparameters]))
         return packed
 
     def refuse_changed(self, tensors: StateTensors) -> None:
         """Refuse an update that changed names, shapes or dtypes of the state."""
         if _signature(tensors) != self._signature[0]:
-            schema = self.pipeline().schema
-            if schema is not None:
-                parameters, optimizer = _specs(tensors.parameters), _specs(tensors.optimizer)
-                self.pipeline().declare(Schema(parameters, optimizer, schema.batch))
+            parameters, optimizer = _specs(tensors.parameters), _specs(tensors.optimizer)
+            self.pipeline().declare(Schema(parameters, optimizer, self._schema().batch))
 
     # Pieces of the above.
 
@@ -221,9 +235,14 @@ class Run:
             self.pipeline().compile_beside(program)
         return program
 
-    def _refuse_other_batch(self, batch: Batch) -> None:
+    def _schema(self) -> Schema:
         schema = self.pipeline().schema
-        known = {} if schema is None else {leaf.name: leaf for leaf in schema.batch.leaves}
+        if schema is None:
+            raise ZKDVError("the schema was asked for before the first update declared it")
+        return schema
+
+    def _refuse_other_batch(self, batch: Batch) -> None:
+        known = {leaf.name: leaf for leaf in self._schema().batch.leaves}
         for leaf, name in zip(batch.leaves, batch.names, strict=True):
             was, shape = known.get(name), tuple(np.shape(leaf))
             if was is not None and (was.dtype, was.shape) != (batch_dtype(leaf, name), shape):

@@ -48,19 +48,23 @@ class Transaction:
         try:
             self._pipeline: TorchPipeline = run.pipeline()
             self._flat = flatten(self._batch)
-            tensors = run.prepared.tensors()
+            self._tensors = run.prepared.tensors()
             self._hyperparameters = vector_of(run.prepared.hyperparameters())
-            self._variant = run.variant(tensors, self._flat)
-            program = run.program(self._variant, tensors, self._flat)
+            self._variant = run.variant(self._tensors, self._flat)
+            program = run.program(self._variant, self._tensors, self._flat)
             # A copy: loaders use their buffers again.
             self._words = run.pack(self._flat, self._hyperparameters)
-            state = run.hold(tensors)
+            state = run.hold(self._tensors)
             self._index, self._submission, self._before = self._pipeline.begin(program, self._policy, state)
+            try:
+                self._batch_evidence = self._pipeline.commit_batch(self._words)
+            except BaseException:
+                self._pipeline.abandon(self._submission)
+                raise
         except BaseException:
             run.end()
             raise
         self._opened = True
-        self._batch_evidence = self._pipeline.commit_batch(self._words)
         return self
 
     def __exit__(
@@ -129,7 +133,7 @@ class Transaction:
         if hyperparameters.tobytes() != self._hyperparameters.tobytes():
             # They were changed inside of the block, before the step.
             self._hyperparameters = hyperparameters
-            self._words = self._run.pack(self._flat, hyperparameters)
+            self._words = self._run.repack(self._words, hyperparameters)
             self._batch_evidence = self._pipeline.commit_batch(self._words)
 
     def note_backward(self) -> None:
@@ -137,7 +141,7 @@ class Transaction:
         if self._zero_grads is not None:
             return
         zero: list[bool] = []
-        for named in self._run.prepared.tensors().parameters:
+        for named in self._tensors.parameters:
             grad = named.tensor.grad if named.tensor.requires_grad else None
             if grad is not None and bool(torch.count_nonzero(grad)):
                 raise ZKDVError(
