@@ -511,17 +511,20 @@ def test_what_an_exception_after_the_step_left_behind_is_an_edit_of_the_next_upd
     ],
     ids=["data", "numpy"],
 )
-def test_writes_that_dodge_the_counters_surface_as_a_replay_difference(tmp_path, write):
+# Among them intervals at which the written state is copied into a snapshot.
+@pytest.mark.parametrize("interval", [1, 3, 12])
+def test_writes_that_dodge_the_counters_surface_as_a_replay_difference(tmp_path, write, interval):
     def between(index, model, optimizer):
         if index == 3:
             write(model)
 
     with pytest.raises(ZKDVPoisonedError, match="does not replay to what was committed"):
-        run(tmp_path / "proof", check_every(1), data=batches(6), between=between)
+        run(tmp_path / "proof", check_every(1), data=batches(6), between=between, replay_snapshot_interval=interval)
     report = verified(tmp_path / "proof")
     assert report.verdict == "failed"
     failed = [check["body"] for check in records(tmp_path / "proof", "check") if check["body"]["verdict"] == "failed"]
-    assert [check["update"] for check in failed] == [3]
+    # The check of the update before reads its parameters while training goes on, perhaps after the write.
+    assert [check["update"] for check in failed] in ([2], [3])
 
 
 def test_what_is_changed_after_the_last_update_is_not_the_final_state(tmp_path):

@@ -295,6 +295,8 @@ class Pipeline(ABC):
             before = self.read_evidence(update.pre_projection, Due())
             self._append_state("edit" if update.index else "start", before)
         update.digests_before = () if before is None else before.digests["parameters"]
+        if update.pre_projection is not None or not submission.edits:
+            update.evidence_before = before
 
         update.evidence = self._evidence = self.read_evidence(update.parameter_evidence, due)
         self._notice_nan(update.index, update.evidence)
@@ -354,7 +356,10 @@ class Pipeline(ABC):
 
         snapshot, steps = self._memory.path_to(update.index)
         self.queue.wait_until(lambda: snapshot.arrived)
-        state, exact, probes_agree = self.restore(snapshot.copy), snapshot.exact, snapshot.probes_agree
+        state = self.restore(snapshot.copy)
+        if snapshot.reached == snapshot.index:
+            self._compare_snapshot(snapshot, state, steps[0])
+        exact, probes_agree = snapshot.exact, snapshot.probes_agree
         for step in steps:
             if self.queue.cancelled:
                 return None
@@ -393,6 +398,22 @@ class Pipeline(ABC):
             replayed_elements=elements,
             attested=attested,
         )
+
+    def _compare_snapshot(self, snapshot: Snapshot, state: Sequence[Any], first: PendingUpdate) -> None:
+        """Compare a fresh snapshot with what is committed of the state before its update.
+
+        A write that went unnoticed since then was copied with the rest, and every replay from the copy would repeat it.
+        """
+        committed = first.evidence_before
+        if committed is None:
+            return
+        due = Due(optimizer="optimizer" in committed.digests)
+        copied = self.read_evidence(self.start_evidence(state, due), due)
+        if copied.leaf_roots != committed.leaf_roots:
+            snapshot.exact = False
+            snapshot.probes_agree = probes_within(
+                self._schema(), self.core.config.tolerance, self.core.probe_ratio, committed, copied
+            )
 
     def _attest(
         self, update: PendingUpdate, state: Sequence[Any], production: Mapping[TreeName, OpenedElement]

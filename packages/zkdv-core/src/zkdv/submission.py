@@ -81,6 +81,7 @@ class PendingUpdate:
         parameters: The parameter leaves after the update, until the check has copies.
         evidence: Digests and probes, once they are on the host.
         digests_before: Committed digests of the parameter leaves before it, 32 bytes each.
+        evidence_before: What is committed of the state before it; None where an edit since then is on record.
     """
 
     pipeline: "Pipeline"
@@ -95,6 +96,7 @@ class PendingUpdate:
     parameters: Sequence[Any] = ()
     evidence: LeafEvidence | None = None
     digests_before: Sequence[bytes] = ()
+    evidence_before: LeafEvidence | None = None
 
     def release(self) -> None:
         """Let go of production buffers."""
