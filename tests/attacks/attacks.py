@@ -6,6 +6,16 @@ import provers_checks
 import provers_encoding
 import provers_order
 import provers_resumes
+import sharded
 from victims import ATTACKS
 
-__all__ = ["ATTACKS", "folders", "outsiders", "provers_checks", "provers_encoding", "provers_order", "provers_resumes"]
+__all__ = [
+    "ATTACKS",
+    "folders",
+    "outsiders",
+    "provers_checks",
+    "provers_encoding",
+    "provers_order",
+    "provers_resumes",
+    "sharded",
+]

@@ -4,6 +4,7 @@ import cbor2
 import pytest
 from forge import BODY, KIND, PREV, SEQ, encode, payload, read, split
 from retelling import inexact, resumed, retell
+from sharded import told_in_shards
 from trained import PLANS
 from victims import Attacked
 from zkdv_reference import challenges
@@ -71,6 +72,15 @@ def test_a_run_told_with_checks_that_are_near_passes(runs, folder):
         assert report.checks_passed == run.plan.updates
     # Of leaves of one chunk and of two, and where no root is that they could lead to.
     assert {len(opening["chain"]) if opening else None for opening in openings} == {None, 0, 1}
+
+
+def test_a_run_told_in_shards_passes(runs, folder):
+    run = runs["sampled"]
+    told = told_in_shards(run)
+    checks = [record.body for record in map(read, split(told)) if record.kind == "check"]
+    openings = [check[tree]["opening"] for check in checks for tree in ("parameter", "optimizer")]
+    assert any("shards" in opening for opening in openings)
+    assert assert_passes(Attacked(run, told), folder).checks_passed == run.plan.updates
 
 
 @pytest.mark.parametrize("keep", [4, 6, 12])
