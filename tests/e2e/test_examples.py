@@ -43,7 +43,10 @@ def test_an_example_leaves_a_transcript_that_passes(tmp_path, environment, examp
     assert verify(tmp_path, environment).returncode == 0
 
 
-@pytest.mark.skipif(find_spec("torch") is None, reason="Torch takes 6 GB; this environment leaves it out")
+WITH_TORCH = pytest.mark.skipif(find_spec("torch") is None, reason="Torch takes 6 GB; this environment leaves it out")
+
+
+@WITH_TORCH
 def test_the_torch_example_leaves_a_transcript_that_passes(tmp_path, environment):
     # Compiling takes a minute; a test of the frontend does it.
     command = [sys.executable, ROOT / "examples/torch/basic_training.py"]
@@ -54,10 +57,17 @@ def test_the_torch_example_leaves_a_transcript_that_passes(tmp_path, environment
     assert verify(tmp_path, environment).returncode == 0
 
 
-@pytest.mark.parametrize("form", ["cpu", pytest.param("portable", marks=pytest.mark.slow)])
-def test_the_demonstration_trains_verifies_and_sees_a_changed_copy_refused(tmp_path, environment, form):
-    command = [sys.executable, ROOT / "examples/jax/demo.py", "--keep", tmp_path / "proof"]
-    done = run(command, tmp_path, environment | {"ZKDV_LOWERING": form})
+@pytest.mark.parametrize(
+    ("framework", "variables"),
+    [
+        ("jax", {"ZKDV_LOWERING": "cpu"}),
+        pytest.param("jax", {"ZKDV_LOWERING": "portable"}, marks=pytest.mark.slow),
+        pytest.param("torch", {"ZKDV_AOT": "off"}, marks=[pytest.mark.slow, WITH_TORCH]),
+    ],
+)
+def test_the_demonstration_trains_verifies_and_sees_a_changed_copy_refused(tmp_path, environment, framework, variables):
+    command = [sys.executable, ROOT / "examples" / framework / "demo.py", "--keep", tmp_path / "proof"]
+    done = run(command, tmp_path, environment | variables)
     assert done.returncode == 0, done.stdout + done.stderr
     assert float(re.search(r"test accuracy ([\d.]+)%", done.stdout)[1]) > 95
     assert "PASSED" in done.stdout

@@ -150,3 +150,39 @@ def test_a_batch_is_any_tree_and_is_copied_at_the_start(tmp_path):
         ("batch.rest.1", "float64"),
         ("hyperparameters", "float64"),
     ]
+
+
+def test_a_run_whose_loss_becomes_nan_goes_on_is_warned_about_and_verifies(tmp_path):
+    def optimizer(model):
+        return torch.optim.SGD(model.parameters(), lr=1e38, momentum=0.9)
+
+    with pytest.warns(ZKDVWarning, match="holds NaN since update"):
+        run(tmp_path / "proof", check_every(1), optimizer=optimizer, data=batches(8))
+    assert_all_exact(tmp_path / "proof", 8)
+
+
+def test_an_interrupt_in_a_transaction_leaves_the_transcript_open_and_whole(tmp_path):
+    def data():
+        yield from batches(3)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "proof", check_every(1), data=data())
+    report = verified(tmp_path / "proof")
+    assert (report.verdict, report.updates) == ("incomplete", 3)
+
+
+def test_the_state_may_be_written_to_as_soon_as_the_transaction_is_over(tmp_path):
+    """Nothing reads the training's tensors any more then: what is committed is what the update left."""
+
+    def between(index, model, optimizer):
+        with torch.no_grad():
+            for parameter in model.parameters():
+                # The same values come back, so that there is nothing to record.
+                kept = parameter.clone()
+                parameter.fill_(float("nan"))
+                parameter.copy_(kept)
+
+    run(tmp_path / "proof", check_every(3), data=batches(9), between=between)
+    assert verified(tmp_path / "proof").verdict == "passed"
+    assert [check["body"]["exact"] for check in records(tmp_path / "proof", "check")] == [True] * 3

@@ -112,6 +112,10 @@ class Transaction:
             after[:cut],
         )
         pipeline.submit(update, after)
+        if pipeline.core.may_sample(self._index):
+            # A check reads a leaf of the live state, which whoever comes next may write to.
+            slot = submission.slot
+            pipeline.queue.wait_until(lambda: slot.retired or (slot.drawn and (slot.held or not slot.sampled)))
 
     # What happens inside of the block.
 
