@@ -220,6 +220,17 @@ def states_that_come_from_nowhere(runs: Runs) -> Iterable[Attacked]:
 
 
 @attack("state-discontinuous")
+def edits_beside_those_that_are_listed(runs: Runs) -> Iterable[Attacked]:
+    """Weights are edited, and the update says that it was the optimizer state."""
+    run = runs["edited"]
+    [edit] = run.bodies("update")[2]["edits"]
+    for leaf in range(3):
+        other = edit | {"tree": "optimizer", "leaf": leaf}
+        lie = on("update", 2, lambda record, other=other: record.but(edits=[other]))
+        yield Attacked(run, retell(run, lie), {"allow_edits": True})
+
+
+@attack("state-discontinuous")
 def states_exchanged_behind_a_schema(runs: Runs) -> Iterable[Attacked]:
     """The same layout is declared again after a resume, as if it were another one."""
     run = runs["checked"]

@@ -179,7 +179,7 @@ pub struct ProgramReport {
     pub digest: Digest,
     /// What it is for.
     pub role: &'static str,
-    /// Updates that name it.
+    /// Updates that name it; of an attest program, those that it was in force for.
     pub updates: u64,
 }
 

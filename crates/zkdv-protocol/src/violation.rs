@@ -58,7 +58,7 @@ codes! {
     RootsDue "roots-due" "a root that is due is missing, or one that is not due is there",
     NextKeyDue "next-key-due" "the next session key is missing where it is due, or there where it is not",
     StateMissing "state-missing" "no `state` before update 0, after a resume, before a finished close, or before an edit above 64 bytes",
-    StateDiscontinuous "state-discontinuous" "a `state` whose roots are not the last ones recorded",
+    StateDiscontinuous "state-discontinuous" "a `state` whose roots are not the last ones recorded, or one for edits that changed a tree in which the update lists none",
     EditInvalid "edit-invalid" "an edit of a leaf that does not exist, twice in one update, whose bytes do not have the digest or length of the leaf, or of a parameter with its bytes where an attest program is in force",
     EditNotAllowed "edit-not-allowed" "an edit, and edits were not allowed",
     ChallengeMissing "challenge-missing" "no receipt for an update where the challenger gives receipts",

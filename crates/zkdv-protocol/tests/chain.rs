@@ -15,7 +15,8 @@ use zkdv_protocol::key::{ExternalSigner, Signer};
 use zkdv_protocol::reader::RecordReader;
 use zkdv_protocol::record::{
     Body, ChallengeBody, CheckBody, CheckpointBody, CloseReason, Commit, Configuration, Edit, Payload, ProgramBody,
-    ProgramRole, Receipt, RecordType, ResumeBody, RootBody, Sampling, StateReason, Tree, UpdateBody, Verdict,
+    ProgramRole, Receipt, RecordType, ResumeBody, RootBody, Roots, Sampling, StateBody, StateReason, Tree, UpdateBody,
+    Verdict,
 };
 use zkdv_protocol::report::Report;
 use zkdv_protocol::verify::{Options, verify};
@@ -302,6 +303,34 @@ fn edits_fit_the_schema_and_their_bytes() {
     let body = edited(&run, vec![large, edit(0, &[0; 4])]);
     run.append(body).unwrap();
     assert_eq!(run.chain.counts().edits, 2);
+}
+
+#[test]
+fn a_state_for_edits_changes_no_tree_without_one() {
+    let mut run = Run::ready(sampling(Sampling::Probability(0.0)));
+    run.append(Body::State(StateBody {
+        updates: 0,
+        reason: StateReason::Edit,
+        roots: Roots {
+            parameters: Some(digest("other")),
+            ..roots(0)
+        },
+    }))
+    .unwrap();
+    let edited = |run: &Run, tree| {
+        with(run, 0, |update| {
+            update.edits = vec![Edit {
+                tree,
+                leaf: 1,
+                digest: digest("edited"),
+                value: None,
+            }];
+        })
+    };
+    let body = edited(&run, Tree::Optimizer);
+    refused(&mut run, body, "an edit of a leaf under the `parameters` root");
+    let body = edited(&run, Tree::Parameters);
+    run.append(body).unwrap();
 }
 
 #[test]

@@ -58,7 +58,9 @@ pub(super) struct Order {
     /// Whether the initial state is recorded.
     started: bool,
     /// The roots last recorded; none where an update left one out.
-    standing: [Option<Digest>; 4],
+    standing: Roots,
+    /// Those before the first state that was recorded for edits of the next update.
+    edited_from: Option<Roots>,
     /// The reason of the state record after which no update was written.
     state: Option<StateReason>,
     /// The earliest snapshot that later updates can be replayed from: the state after a large edit is held as one.
@@ -82,7 +84,8 @@ impl Order {
             program_bytes: 0,
             attestation: Attestation::None,
             started: false,
-            standing: [None; 4],
+            standing: Roots::default(),
+            edited_from: None,
             state: None,
             earliest_snapshot: 0,
             receipts: Receipts::default(),
@@ -170,7 +173,7 @@ impl Order {
         }
         if body.role == ProgramRole::Attest {
             match () {
-                () if self.attestation == Attestation::InForce => {
+                () if matches!(self.attestation, Attestation::InForce { .. }) => {
                     return refuse("one program with role `attest`", "a second");
                 }
                 () if self.layout.is_none() => return refuse("a schema before a program with role `attest`", "none"),
@@ -204,7 +207,7 @@ impl Order {
         }
         self.nothing_pending()?;
         self.no_edit_announced()?;
-        for ((name, root), standing) in body.roots.entries().into_iter().zip(self.standing) {
+        for ((name, root), (_, standing)) in body.roots.entries().into_iter().zip(self.standing.entries()) {
             if standing.is_some() && root != standing {
                 return refuse(format!("the `{name}` root last recorded"), "another");
             }
@@ -244,6 +247,12 @@ impl Order {
                 );
             }
             (false, _) => self.no_edit_announced()?,
+        }
+        if let Some(before) = &self.edited_from
+            && let Some(name) = body.unedited_root_that_differs(before, &self.standing)
+        {
+            let expected = format!("an edit of a leaf under the `{name}` root, which the state before it changed");
+            return refuse(expected, "none");
         }
         let (in_flight, lag) = (self.configuration.max_in_flight, self.configuration.max_check_lag);
         if let Some(update) = self.receipts.overdue(self.counts.updates, in_flight) {
@@ -349,14 +358,17 @@ impl Order {
                     ProgramRole::Replay => {
                         self.replay_programs.insert(seq);
                     }
-                    ProgramRole::Attest => self.attestation = Attestation::InForce,
+                    ProgramRole::Attest => self.attestation = Attestation::InForce { seq },
                     ProgramRole::Aoti => {}
                 }
             }
             Body::State(body) => {
                 self.started = true;
                 self.state = Some(body.reason);
-                self.standing = body.roots.entries().map(|(_, root)| root);
+                if body.reason == StateReason::Edit {
+                    self.edited_from.get_or_insert(self.standing);
+                }
+                self.standing = body.roots;
             }
             Body::Update(body) => self.updated(body, seq, digest),
             Body::Challenge(body) => self.challenged(body),
@@ -374,8 +386,8 @@ impl Order {
 
     fn updated(&mut self, body: &UpdateBody, seq: u64, digest: Digest) {
         self.state = None;
-        let [parameters_before, ..] = self.standing;
-        self.standing = body.after.entries().map(|(_, root)| root);
+        let before = std::mem::replace(&mut self.standing, body.after);
+        self.edited_from = None;
         self.counts.updates += 1;
         self.counts.edits += body.edits.len() as u64;
         if body.has_large_edit() {
@@ -388,7 +400,7 @@ impl Order {
             digest,
             parameters: body.after.parameters,
             optimizer: body.after.optimizer,
-            parameters_before,
+            parameters_before: before.parameters,
             attestation: self.attestation,
             earliest_snapshot: self.earliest_snapshot,
             fingerprint: Digest::ZERO,
@@ -433,7 +445,7 @@ fn admit_edits(layout: &Layout, edits: &[Edit], attestation: Attestation) -> Adm
             return refuse("one edit of a leaf", format!("two of {name}"));
         }
         let Some(value) = &edit.value else { continue };
-        if attestation == Attestation::InForce && edit.tree == Tree::Parameters {
+        if matches!(attestation, Attestation::InForce { .. }) && edit.tree == Tree::Parameters {
             let expected =
                 format!("no bytes for {name}, as an attest program is in force, but a state before the update");
             return refuse(expected, "bytes");

@@ -144,6 +144,18 @@ impl UpdateBody {
     pub fn has_large_edit(&self) -> bool {
         self.edits.iter().any(|edit| edit.value.is_none())
     }
+
+    /// The name of a root that its edits do not account for: one that differs between the state before them and the one
+    /// that is recorded after them, though no leaf of its tree is edited.
+    pub(crate) fn unedited_root_that_differs(&self, before: &Roots, edited: &Roots) -> Option<&'static str> {
+        let trees = [Tree::Parameters, Tree::Parameters, Tree::Optimizer, Tree::Optimizer];
+        let roots = before.entries().into_iter().zip(edited.entries()).zip(trees);
+        let mut differing = roots.filter(|(((_, before), (_, edited)), tree)| {
+            let known = before.is_some() && edited.is_some();
+            known && before != edited && !self.edits.iter().any(|edit| edit.tree == *tree)
+        });
+        differing.next().map(|(((name, _), _), _)| name)
+    }
 }
 
 impl Roots {

@@ -46,7 +46,7 @@ fn judge_attested(body: &CheckBody, attestation: Attestation) -> Result<(), Find
     let mut coordinates = [&body.parameter, &body.optimizer].into_iter().flatten();
     let update = body.update;
     match attestation {
-        Attestation::InForce if coordinates.any(|coordinate| coordinate.attested.is_none()) => Err((
+        Attestation::InForce { .. } if coordinates.any(|coordinate| coordinate.attested.is_none()) => Err((
             Code::AttestedMissing,
             format!("an attest program is in force at update {update}, and its values are missing in the check"),
         )),

@@ -114,6 +114,7 @@ impl Verifier<'_> {
         }
         self.terms = valid.is_ok().then_some(Terms { root: digest, body });
         self.earliest_snapshot = 0;
+        self.edited_from = None;
     }
 
     fn environment(&mut self, body: &EnvironmentBody) {
@@ -153,7 +154,7 @@ impl Verifier<'_> {
 
     fn program(&mut self, place: Place, seq: u64, body: &ProgramBody) {
         if body.role == ProgramRole::Attest {
-            let misplaced = self.order.attest_program();
+            let misplaced = self.order.attest_program(seq);
             self.misplaced(place, misplaced);
         }
         if !self.programs.add(place, seq, body) {
@@ -175,7 +176,9 @@ impl Verifier<'_> {
             &format!("a state with reason {}", body.reason),
         );
         let mut continuous = true;
-        if body.reason != StateReason::Edit {
+        if body.reason == StateReason::Edit {
+            self.edited_from.get_or_insert((place, self.roots));
+        } else {
             for ((name, last), (_, now)) in self.roots.entries().into_iter().zip(body.roots.entries()) {
                 if let (Some(last), Some(now)) = (last, now)
                     && last != now
@@ -244,7 +247,12 @@ impl Verifier<'_> {
         if !body.edits.is_empty() {
             self.edits(place, body);
         }
-        let fingerprint = self.fingerprint(body);
+        let attest_program = match self.order.attestation() {
+            Attestation::InForce { seq } => self.programs.attest(seq),
+            Attestation::None | Attestation::Unknown => None,
+        };
+        let fingerprint = self.fingerprint(body, attest_program);
+        self.edited_from = None;
         let before = std::mem::replace(&mut self.roots, body.after);
         let missed = self.ledger.advance(update);
         self.missed(missed);
@@ -282,12 +290,14 @@ impl Verifier<'_> {
     }
 
     /// What an update did, for comparing it with one that is recorded again after a resume.
-    fn fingerprint(&self, body: &UpdateBody) -> Digest {
+    fn fingerprint(&self, body: &UpdateBody, attest_program: Option<Digest>) -> Digest {
         let mut hasher = blake3::Hasher::new();
         for (_, root) in self.roots.entries().into_iter().chain(body.after.entries()) {
             hasher.update(root.unwrap_or(Digest::ZERO).as_bytes());
         }
         hasher.update(body.batch.as_bytes()).update(&body.program.to_le_bytes());
+        // What is owed under an attest program is not settled by a check that carries none of its values.
+        hasher.update(attest_program.unwrap_or(Digest::ZERO).as_bytes());
         hasher.finalize().into()
     }
 
@@ -316,7 +326,8 @@ impl Verifier<'_> {
             // The state after the edit is held as a snapshot of its own.
             self.earliest_snapshot = body.update;
         }
-        let attested = self.order.attestation() == Attestation::InForce;
+        self.unlisted_edits(body);
+        let attested = matches!(self.order.attestation(), Attestation::InForce { .. });
         let mut seen = BTreeSet::new();
         let mut wrong = None;
         for edit in &body.edits {
@@ -375,6 +386,20 @@ impl Verifier<'_> {
         }
         if let Some(message) = wrong {
             self.findings.add(Code::EditInvalid, place, message);
+        }
+    }
+
+    /// Whether the state that is recorded for the edits of an update changed in a tree that they do not touch.
+    fn unlisted_edits(&mut self, body: &UpdateBody) {
+        let Some((place, before)) = self.edited_from.filter(|_| body.has_large_edit()) else {
+            return;
+        };
+        if let Some(name) = body.unedited_root_that_differs(&before, &self.roots) {
+            let message = format!(
+                "the root {name} is another than the one last recorded, and update {} edits no leaf that it is over",
+                body.update
+            );
+            self.findings.add(Code::StateDiscontinuous, place, message);
         }
     }
 
@@ -534,6 +559,7 @@ impl Verifier<'_> {
         self.missed(missed);
         self.order.resume(body.updates);
         self.earliest_snapshot = body.updates;
+        self.edited_from = None;
         self.roots = match standing {
             Ok(roots) => roots,
             Err(None) => Roots::default(),

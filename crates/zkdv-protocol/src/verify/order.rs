@@ -15,7 +15,10 @@ enum Seen {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Attestation {
     None,
-    InForce,
+    /// The one that was recorded at this `seq`.
+    InForce {
+        seq: u64,
+    },
     /// Its record may be among those that were lost.
     Unknown,
 }
@@ -146,9 +149,9 @@ impl Order {
     }
 
     /// A program with role `attest`.
-    pub(crate) fn attest_program(&mut self) -> Option<Misplaced> {
+    pub(crate) fn attest_program(&mut self, seq: u64) -> Option<Misplaced> {
         if std::mem::replace(&mut self.attest_fits, self.lost) {
-            self.attestation = Attestation::InForce;
+            self.attestation = Attestation::InForce { seq };
             return None;
         }
         // Whether checks follow it is not to be held against them as well.

@@ -73,6 +73,13 @@ impl Programs {
         }
     }
 
+    /// An update stands under this attest program. Gives its digest; none where the program is not known.
+    pub(crate) fn attest(&mut self, seq: u64) -> Option<Digest> {
+        let program = self.by_seq.get(&seq).and_then(|&index| self.all.get_mut(index))?;
+        program.updates += 1;
+        Some(program.digest)
+    }
+
     /// Looks for the files, each once for every length that is stated of it. Says whether there was a folder to look in.
     pub(crate) fn check_files(&self, lookup: &mut dyn Lookup, mut found: impl FnMut(Code, Place, String)) -> bool {
         let mut files: BTreeMap<(&str, u64), &Program> = BTreeMap::new();

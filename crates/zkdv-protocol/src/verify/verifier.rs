@@ -43,6 +43,8 @@ pub struct Verifier<'a> {
     pub(super) layout: Option<Layout>,
     /// The roots of the present state, as far as they were recorded last.
     pub(super) roots: Roots,
+    /// The first state that is recorded for edits of the next update, and the roots before it.
+    pub(super) edited_from: Option<(Place, Roots)>,
     /// Whether the last resume, if any, goes on from a state that is shown to be the one that stood there.
     pub(super) linked: bool,
     /// The earliest snapshot that can still be in memory.
@@ -140,6 +142,7 @@ impl<'a> Verifier<'a> {
             terms: None,
             layout: None,
             roots: Roots::default(),
+            edited_from: None,
             linked: true,
             earliest_snapshot: 0,
             ledger: Ledger::default(),
@@ -189,6 +192,7 @@ impl<'a> Verifier<'a> {
         self.ledger.lose();
         self.programs.lose();
         self.roots = Roots::default();
+        self.edited_from = None;
         self.earliest_snapshot = 0;
     }
 

@@ -7,11 +7,11 @@ use zkdv_protocol::cbor::Value;
 use zkdv_protocol::key::PublicKey;
 use zkdv_protocol::limits::MAX_PROGRAM_BYTES;
 use zkdv_protocol::record::{
-    Body, CheckpointBody, CloseBody, Commit, Edit, ProgramBody, ProgramRole, RecordType, ResumeBody, Sampling,
-    StateBody, StateReason, Tree,
+    Body, CheckpointBody, CloseBody, Commit, Coordinate, Edit, ProgramBody, ProgramRole, RecordType, ResumeBody, Roots,
+    Sampling, StateBody, StateReason, Tree,
 };
-use zkdv_protocol::report::Report;
-use zkdv_protocol::testing::{AttestStyle, PROGRAM, Resume, Run, Settings, verify_bytes, write_transcript};
+use zkdv_protocol::report::{Outcome, Report};
+use zkdv_protocol::testing::{AttestStyle, Model, PROGRAM, Resume, Run, Settings, verify_bytes, write_transcript};
 use zkdv_protocol::verify::Options;
 use zkdv_protocol::violation::Code;
 
@@ -158,6 +158,85 @@ fn attest_programs_hold_until_a_resume() {
     assert_only(Code::AttestedUnexpected, &resumed(true));
 }
 
+/// An update whose check would have to carry attested values is abandoned, and recorded again under no attest program.
+#[test]
+fn checks_that_a_resume_frees_of_an_attest_program() {
+    let resumed = |kept: Option<Digest>| {
+        let settings = Settings {
+            attest: Some(AttestStyle::Agreeing),
+            resume: Some(Resume { after: 9, keep: 8 }),
+            ..settings()
+        };
+        let mut resumed = false;
+        lie(settings, |mut body| {
+            resumed |= matches!(body, Body::Resume(_));
+            match &mut body {
+                Body::Program(program) if resumed => match kept {
+                    Some(digest) => program.digest = digest,
+                    None => return vec![],
+                },
+                Body::Check(check) if resumed && kept.is_none() => {
+                    for coordinate in [&mut check.parameter, &mut check.optimizer].into_iter().flatten() {
+                        *coordinate = Coordinate::bare(coordinate.index);
+                    }
+                }
+                _ => {}
+            }
+            vec![body]
+        })
+    };
+    let honest = resumed(Some(leaf::digest(PROGRAM)));
+    assert_eq!((honest.verdict, honest.checks_unresolved), (Outcome::Passed, 0));
+    assert_eq!(
+        honest
+            .programs
+            .iter()
+            .map(|program| program.updates)
+            .collect::<Vec<_>>(),
+        [13, 9, 4]
+    );
+    for kept in [None, Some(Digest::ZERO)] {
+        let report = resumed(kept);
+        assert_eq!(report.violations, []);
+        assert_eq!((report.verdict, report.checks_unresolved), (Outcome::Incomplete, 1));
+    }
+}
+
+/// An attest program in front of the schema that ends it is shown to be in force for nothing.
+#[test]
+fn an_attest_program_that_a_schema_ends_is_in_force_for_no_update() {
+    let settings = Settings {
+        attest: Some(AttestStyle::Agreeing),
+        check_delay: 0,
+        resume: Some(Resume { after: 8, keep: 8 }),
+        ..settings()
+    };
+    let (mut resumed, mut schema) = (false, None);
+    let report = lie(settings, |mut body| {
+        resumed |= matches!(body, Body::Resume(_));
+        match &mut body {
+            Body::Schema(first) => schema = Some(Body::Schema(first.clone())),
+            Body::Program(_) if resumed => return vec![body, schema.clone().expect("came before")],
+            Body::Check(check) if resumed => {
+                for coordinate in [&mut check.parameter, &mut check.optimizer].into_iter().flatten() {
+                    *coordinate = Coordinate::bare(coordinate.index);
+                }
+            }
+            _ => {}
+        }
+        vec![body]
+    });
+    assert_eq!((report.violations, report.verdict), (vec![], Outcome::Passed));
+    assert_eq!(
+        report
+            .programs
+            .iter()
+            .map(|program| program.updates)
+            .collect::<Vec<_>>(),
+        [12, 8, 0]
+    );
+}
+
 /// Its bytes stand in the update, and no root that the parameters before it could be opened under.
 #[test]
 fn parameter_edits_that_an_attest_program_is_not_shown() {
@@ -190,6 +269,64 @@ fn parameter_edits_that_an_attest_program_is_not_shown() {
     };
     assert_once(Code::EditInvalid, &edited(Some(AttestStyle::Agreeing)));
     assert_eq!(edited(None).violations, []);
+}
+
+/// An edit that is listed and allowed brings others along, in the tree that no edit of the update touches.
+#[test]
+fn edits_beside_those_that_an_update_lists() {
+    let edited = |tree: Tree, changed: Option<usize>| {
+        let settings = Settings {
+            commit: Commit::Every,
+            large_edits: vec![3],
+            ..settings()
+        };
+        let mut tamper = |mut body| {
+            match &mut body {
+                Body::Update(update) if update.update == 3 => update.edits[0].tree = tree,
+                Body::State(state) if state.reason == StateReason::Edit => {
+                    let Roots {
+                        parameters,
+                        parameter_probes,
+                        optimizer,
+                        optimizer_probes,
+                    } = &mut state.roots;
+                    // The run itself edits a parameter.
+                    if tree == Tree::Optimizer {
+                        let before = after_three_updates();
+                        (*parameters, *parameter_probes) = (before.parameters, before.parameter_probes);
+                    }
+                    let roots = [parameters, parameter_probes, optimizer, optimizer_probes];
+                    if let Some(changed) = changed {
+                        *roots[changed] = Some(Digest::ZERO);
+                    }
+                }
+                _ => {}
+            }
+            vec![body]
+        };
+        let mut run = Run::new(settings, &mut tamper);
+        run.train();
+        let options = Options {
+            allow_edits: true,
+            ..options(&run.forge)
+        };
+        verify_bytes(&run.forge.bytes(), &options)
+    };
+    for (tree, listed, others) in [(Tree::Parameters, [0, 1], [2, 3]), (Tree::Optimizer, [2, 3], [0, 1])] {
+        for changed in std::iter::once(None).chain(listed.map(Some)) {
+            assert_eq!(edited(tree, changed).violations, []);
+        }
+        for changed in others {
+            assert_once(Code::StateDiscontinuous, &edited(tree, Some(changed)));
+        }
+    }
+}
+
+/// The roots of every simulated run after its third update.
+fn after_three_updates() -> Roots {
+    let mut model = Model::default();
+    model.update(2);
+    model.roots([true; 4])
 }
 
 #[test]

@@ -143,7 +143,7 @@ class ProgramReport:
         record: Number of its record in the file.
         digest: Digest of its file.
         role: `replay`, `attest` or `aoti`.
-        updates: How many updates name it.
+        updates: How many updates name it; of an attest program, for how many it was in force.
     """
 
     record: int
