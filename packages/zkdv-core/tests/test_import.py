@@ -82,7 +82,7 @@ def test_missing_frontend_names_the_command_that_adds_it(form, frontend, tmp_pat
     # The real package, in an interpreter that sees what zkdv-core installs alone: frontends may lie in the same folder.
     (tmp_path / "zkdv").mkdir()
     for part in Path(zkdv.__file__).parent.iterdir():
-        if part.name not in {"jax", "torch", "_plugin_jax", "_plugin_torch"}:
+        if part.name not in {"control", "jax", "torch", "_plugin_control", "_plugin_jax", "_plugin_torch"}:
             (tmp_path / "zkdv" / part.name).symlink_to(part)
     finished = run_python(f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{code}", "-I", "-S")
     assert finished.returncode == 1
@@ -96,7 +96,7 @@ def test_missing_frontend_names_the_command_that_adds_it(form, frontend, tmp_pat
 def test_planned_subpackage_is_said_not_to_be_there(name):
     finished = run_python(f"import {name}")
     assert finished.stderr.splitlines()[-1] == (
-        f"ModuleNotFoundError: {name} is not part of this version of ZKDV; there is: zkdv.jax, zkdv.torch"
+        f"ModuleNotFoundError: {name} is not part of this version of ZKDV; there is: zkdv.control, zkdv.jax, zkdv.torch"
     )
 
 

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-FRONTENDS = {"zkdv.jax": "zkdv-jax", "zkdv.torch": "zkdv-torch"}
+FRONTENDS = {"zkdv.control": "zkdv-control", "zkdv.jax": "zkdv-jax", "zkdv.torch": "zkdv-torch"}
 """Sub-packages by the distribution that adds them."""
 
-PLANNED = ("zkdv.control", "zkdv.lora")
+PLANNED = ("zkdv.lora",)
 """Sub-packages that no released distribution adds yet."""
 
 

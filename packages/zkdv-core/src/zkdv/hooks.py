@@ -27,12 +27,13 @@ __all__ = [
     "zkdv_lowerings",
     "zkdv_optimizers",
     "zkdv_signers",
+    "zkdv_transports",
 ]
 
 PROJECT = "zkdv"
 """Name of the entry-point group, and of the project to pluggy."""
 
-HOOKS = ("zkdv_challengers", "zkdv_lowerings", "zkdv_optimizers", "zkdv_signers")
+HOOKS = ("zkdv_challengers", "zkdv_lowerings", "zkdv_optimizers", "zkdv_signers", "zkdv_transports")
 """Every hook, in the order that they are listed."""
 
 Declarations = dict[str, str]
@@ -83,6 +84,17 @@ def zkdv_optimizers() -> Declarations:
     Returns:
         Names of `zkdv.torch.optimizers.FunctionalOptimizer` objects by the full name of the class that each is for,
         `cls.__module__` and `cls.__qualname__` joined by a dot, for one `torch.optim.adamw.AdamW`.
+    """
+    return {}  # Never called: pluggy reads the signature.
+
+
+@_hookspec
+def zkdv_transports() -> Declarations:
+    """What carries the owner's decisions to followers, by the name in `HostControl(transport=...)`.
+
+    Returns:
+        Names of callables `(membership: zkdv.transport.Membership) -> zkdv.transport.Transport`
+        (docs/guides/transports.md).
     """
     return {}  # Never called: pluggy reads the signature.
 
