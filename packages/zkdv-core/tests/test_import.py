@@ -75,7 +75,7 @@ IMPORT_FORMS = {
 }
 
 
-@pytest.mark.parametrize("frontend", ["jax", "torch"])
+@pytest.mark.parametrize("frontend", ["control", "jax", "torch"])
 @pytest.mark.parametrize("form", IMPORT_FORMS.values(), ids=IMPORT_FORMS)
 def test_missing_frontend_names_the_command_that_adds_it(form, frontend, tmp_path):
     code = form.format(name=f"zkdv.{frontend}", last=frontend)
@@ -85,10 +85,11 @@ def test_missing_frontend_names_the_command_that_adds_it(form, frontend, tmp_pat
         if part.name not in {"control", "jax", "torch", "_plugin_control", "_plugin_jax", "_plugin_torch"}:
             (tmp_path / "zkdv" / part.name).symlink_to(part)
     finished = run_python(f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n{code}", "-I", "-S")
+    needed = "" if frontend == "control" else "./packages/zkdv-control "
     assert finished.returncode == 1
     assert finished.stderr.splitlines()[-1] == (
         f"ModuleNotFoundError: zkdv.{frontend} is not installed; add it with `uv add zkdv-{frontend}`, or from a "
-        f"checkout of ZKDV with `pip install ./packages/zkdv-{frontend}`"
+        f"checkout of ZKDV with `pip install {needed}./packages/zkdv-{frontend}`"
     )
 
 

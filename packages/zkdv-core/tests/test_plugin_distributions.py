@@ -163,7 +163,8 @@ def test_distribution_of_the_guide_is_listed_and_signs_a_run(environment, tmp_pa
 @pytest.mark.slow
 def test_lowering_of_the_guide_computes_the_commitments_of_a_run(environment, tmp_path):
     lowering = write_example(tmp_path, "zkdv-lowering-profiled")
-    environment.install("--editable", str(REPOSITORY / "packages" / "zkdv-jax"), str(lowering))
+    control, jax = (str(REPOSITORY / "packages" / name) for name in ("zkdv-control", "zkdv-jax"))
+    environment.install("--editable", control, "--editable", jax, str(lowering))
     listed = environment.zkdv("plugins")
     assert "  zkdv_lowerings  jax/commit/profiled -> zkdv_lowering_profiled.commitments:commit" in listed.stdout
     trained = environment.run("python", "-c", TRAINING, tmp_path / "run", ZKDV_LOWERING="profiled")

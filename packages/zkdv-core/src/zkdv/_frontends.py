@@ -34,9 +34,10 @@ class MissingFrontendFinder:
         del path, target
         if name in FRONTENDS:
             distribution = FRONTENDS[name]
+            needed = "" if name == "zkdv.control" else "./packages/zkdv-control "
             raise ModuleNotFoundError(
                 f"{name} is not installed; add it with `uv add {distribution}`, or from a checkout of ZKDV with "
-                f"`pip install ./packages/{distribution}`",
+                f"`pip install {needed}./packages/{distribution}`",
                 name=name,
             )
         if name in PLANNED:

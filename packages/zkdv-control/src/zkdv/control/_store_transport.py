@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from zkdv.errors import ZKDVError
 from zkdv.transport import Membership, Store
 
-WATCH_SECONDS = 0.5
+WATCH_SECONDS = 1.0
 """How long a waiting call may not notice that the control was closed, here or elsewhere."""
 
 REASON_BYTES = 512

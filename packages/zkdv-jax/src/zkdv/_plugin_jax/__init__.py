@@ -10,3 +10,9 @@ def zkdv_lowerings() -> Declarations:
         "jax/commit/cpu": "zkdv.jax._lowering_cpu:commit",
         "jax/commit/portable": "zkdv.jax._lowering_portable:commit",
     }
+
+
+@hookimpl
+def zkdv_transports() -> Declarations:
+    """The key-value store of the coordination service."""
+    return {"jax-kv": "zkdv.jax._coordination:JAX_KV"}

@@ -21,3 +21,9 @@ def zkdv_optimizers() -> Declarations:
         "torch.optim.rprop.Rprop": "zkdv.torch.optimizers._gradient_descent:RPROP",
         "torch.optim.sgd.SGD": "zkdv.torch.optimizers._gradient_descent:SGD",
     }
+
+
+@hookimpl
+def zkdv_transports() -> Declarations:
+    """The store of the process group."""
+    return {"torch-store": "zkdv.torch._control_store:TORCH_STORE"}
