@@ -258,6 +258,29 @@ def test_an_optimizer_element_that_is_off_fails_the_check(proof):
     assert re.search(r"it gives \S+ for optimizer leaf \S+, element \d+, and the update left", str(proof.queue.failure))
 
 
+def test_a_count_of_updates_beside_short_floats_agrees(proof, tmp_path):
+    @proof.attest
+    def described(params_before, opt_state_before, batch, parameter_index, optimizer_state_index):
+        after = {"counts": opt_state_before["counts"] + 1, "rate": opt_state_before["rate"]}
+        deltas = {"w": jnp.full_like(params_before["w"], after["rate"])}
+        return zkdv.jax.index(deltas, parameter_index), zkdv.jax.index(after, optimizer_state_index)
+
+    @proof.jit
+    def train(params, opt_state, images):
+        transaction = zkdv.jax.Transaction(batch=images, params=params, opt_state=opt_state)
+        deltas = {"w": jnp.full_like(params["w"], opt_state["rate"])}
+        opt_state = opt_state | {"counts": opt_state["counts"] + 1}
+        return transaction.update(deltas=deltas, params=optax.apply_updates(params, deltas), opt_state=opt_state)
+
+    params = {"w": jnp.ones(4, jnp.bfloat16)}
+    # Every coordinate but one of 65 is a count.
+    opt_state = {"counts": jnp.full(64, 70_000, jnp.int32), "rate": jnp.bfloat16(0.25)}
+    for images, _ in batches(6):
+        params, opt_state = train(params, opt_state, images)
+    proof.close()
+    attested(tmp_path / "proof")
+
+
 def test_no_optimizer_elements_and_no_parameters(tmp_path):
     tx = optax.sgd(0.1)
 

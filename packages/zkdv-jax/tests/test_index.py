@@ -29,6 +29,14 @@ def test_leaves_are_promoted_to_one_dtype():
     assert zkdv.jax.index(tree, 0).dtype == jnp.float32
 
 
+@pytest.mark.parametrize("short", [jnp.bfloat16, jnp.float16])
+def test_integers_beside_short_floats_keep_their_value(short):
+    tree = {"count": jnp.int32(70_001), "moments": jnp.ones(3, short)}
+    assert zkdv.jax.index(tree, 0) == 70_001
+    assert {zkdv.jax.index(tree, position).dtype for position in range(4)} == {jnp.dtype(jnp.float32)}
+    assert zkdv.jax.index({"moments": tree["moments"]}, 0).dtype == short
+
+
 def test_the_concatenation_is_never_built():
     text = jax.jit(zkdv.jax.index).lower(TREE, np.uint64(3)).as_text()
     assert "concatenate" not in text

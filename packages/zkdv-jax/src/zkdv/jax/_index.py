@@ -24,7 +24,8 @@ def index(tree: Any, i: Any) -> jax.Array:
             traced. Beyond them the result is 0.
 
     Returns:
-        The element, shape (), in the dtype that the leaves promote to.
+        The element, shape (), in the dtype that the leaves promote to; where integers stand beside floats, in float32
+        at least, since shorter floats don't hold a count of updates.
 
     Raises:
         ValueError: The tree has no elements, or `i` is no integer scalar.
@@ -37,7 +38,7 @@ def index(tree: Any, i: Any) -> jax.Array:
     leaves = [leaf for leaf in leaves if leaf.size]
     if not leaves:
         raise ValueError("the tree has no elements to index; an attest program returns 0.0 for a tree without elements")
-    dtype = jnp.result_type(*leaves)
+    dtype = _common_dtype(leaves)
     aval = jax.typeof(i)
     if aval.shape or not jnp.issubdtype(aval.dtype, jnp.integer):
         raise ValueError(f"i is {aval.str_short()}; it is an integer scalar")
@@ -54,6 +55,13 @@ def index(tree: Any, i: Any) -> jax.Array:
             found = lax.select(inside, element, found)
             start += count
     return found
+
+
+def _common_dtype(leaves: list[jax.Array]) -> Any:
+    dtype = jnp.result_type(*leaves)
+    if jnp.issubdtype(dtype, jnp.floating) and any(jnp.issubdtype(leaf.dtype, jnp.integer) for leaf in leaves):
+        return jnp.promote_types(dtype, np.float32)
+    return dtype
 
 
 def _element(leaf: jax.Array, offset: jax.Array) -> jax.Array:
