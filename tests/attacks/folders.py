@@ -1,6 +1,7 @@
 """Cheats beside the transcript: the files of sealed programs."""
 
 import os
+import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -8,8 +9,7 @@ from victims import Attacked, Runs, attack
 
 
 def program(folder: Path) -> Path:
-    [path] = (folder / "programs").iterdir()
-    return path
+    return min((folder / "programs").iterdir())
 
 
 @attack("program-missing")
@@ -21,8 +21,7 @@ def programs_that_are_not_there(runs: Runs) -> Iterable[Attacked]:
         program(folder).rename(program(folder).with_suffix(".txt"))
 
     def without_folder(folder):
-        without(folder)
-        (folder / "programs").rmdir()
+        shutil.rmtree(folder / "programs")
 
     def unreadable(folder):
         path = program(folder)
