@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from zkdv.control import HostControl, StoreTransport, _host_control
+from zkdv.control._rank_names import rank_names
 from zkdv.errors import ZKDVError
 from zkdv.plugins import registry
 from zkdv.transport import Membership
@@ -75,6 +76,12 @@ def test_attributes_are_those_given_and_the_token_is_not_shown(caplog):
             with pytest.raises(TypeError, match="cannot be copied"):
                 copying(control)
     assert TOKEN not in caplog.text
+
+
+def test_missing_ranks_are_named_up_to_ten():
+    assert rank_names([3]) == "rank 3"
+    assert rank_names({2, 1}) == "ranks 1, 2"
+    assert rank_names(range(1, 13)) == "ranks 1, 2, 3, 4, 5, 6, 7, 8, 9, 10 and 2 more"
 
 
 def test_tokens_are_made_anew():

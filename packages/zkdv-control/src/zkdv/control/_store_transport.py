@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from zkdv.control._rank_names import rank_names
 from zkdv.errors import ZKDVError
 from zkdv.transport import Membership, Store
 
@@ -63,7 +64,7 @@ class StoreTransport:
                 raise
             self._forget(store, name)
         if missing:
-            raise TimeoutError(f"no answer from {_ranks(missing)} in {timeout:g} s")
+            raise TimeoutError(f"no answer from {rank_names(missing)} in {timeout:g} s")
 
     def receive(self, key: str, timeout: float, /) -> bytes:
         """Return the decision of a round (`zkdv.transport.Transport`)."""
@@ -177,10 +178,3 @@ def _name(key: str) -> str:
 
 def _who(rank: int) -> str:
     return "the owner, rank 0," if rank == 0 else f"rank {rank}"
-
-
-def _ranks(ranks: list[int]) -> str:
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    shown = ", ".join(map(str, ranks[:10]))
-    return f"ranks {shown}" if len(ranks) <= 10 else f"ranks {shown} and {len(ranks) - 10} more"

@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from zkdv.control import _tcp_messages as messages
+from zkdv.control._rank_names import rank_names
 from zkdv.control._tcp_messages import Claim
 from zkdv.errors import ZKDVError
 from zkdv.framing import (
@@ -99,9 +100,7 @@ class TcpOwner:
         try:
             current.done.result(timeout)
         except TimeoutError:
-            missing = sorted(current.missing)
-            shown = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
-            raise TimeoutError(f"no answer from rank {shown} in {timeout:g} s") from None
+            raise TimeoutError(f"no answer from {rank_names(set(current.missing))} in {timeout:g} s") from None
         finally:
             with suppress(ZKDVError):
                 self._call(self._rounds.pop, key, None)

@@ -192,6 +192,8 @@ class TransportConformance:
         run = self.opened(timeout=SHORT_SECONDS, fresh=True)
         run.exchange("before", 0)
         run.followers[0].kill()
+        for rank in run.followers[1:]:
+            rank.ask("exchange", key="after")
         error = run.owner.ask("exchange", key="after", value=1).error()
         if not (self.loses_processes and error.kind == "ended"):
             _expect(error.kind in ("RuntimeError", "TimeoutError"), str(error))

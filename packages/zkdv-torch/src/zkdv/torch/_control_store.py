@@ -33,7 +33,7 @@ class TorchStore:
 
     def set(self, key: str, value: bytes, /) -> None:
         """Store `value`."""
-        self._store.set(key, value)
+        self._store.set(key, value)  # type: ignore[arg-type]
 
     def get(self, key: str, timeout: float, /) -> bytes | None:
         """Return the value of `key`; None where it is not there in time.
