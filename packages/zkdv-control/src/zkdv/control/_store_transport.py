@@ -46,8 +46,11 @@ class StoreTransport:
         self._secret = hmac.digest(b"zkdv store transport", membership.token.encode(), hashlib.sha256)
         self._prefix = f"zkdv/control/{hmac.digest(self._secret, self.address.encode(), hashlib.sha256).hex()[:32]}"
         self._lock = threading.Lock()
+        self._returned = threading.Condition(self._lock)
+        self._busy = 0
         self._idle: list[Store] = []
         self._closed = threading.Event()
+        self._lost = threading.Event()
         with self._connection():
             pass  # A store that cannot be reached is an error here, not in the first round.
 
@@ -82,9 +85,13 @@ class StoreTransport:
             if self._closed.is_set():
                 return
             self._closed.set()
-        with suppress(Exception), self._connection(closing=True) as store:  # A store that is gone takes no farewell.
-            self._set(store, f"l/{self._membership.rank}", reason.encode()[:REASON_BYTES])
+        # A store that is gone takes no farewell, and some try for minutes to reach it again.
+        if not self._lost.is_set():
+            with suppress(Exception), self._connection(closing=True) as store:
+                self._set(store, f"l/{self._membership.rank}", reason.encode()[:REASON_BYTES])
         with self._lock:
+            # An interpreter that ends while one of its threads is in an engine's own code may crash.
+            self._returned.wait_for(lambda: self._busy == 0, WATCH_SECONDS + 2)
             idle, self._idle = self._idle, []
         for store in idle:
             store.close()
@@ -115,7 +122,7 @@ class StoreTransport:
 
     def _get(self, store: Store, part: str, timeout: float) -> bytes | None:
         name = f"{self._prefix}/{part}"
-        with _explained("read from"):
+        with self._explained("read from"):
             sealed = store.get(name, timeout)
         if sealed is None:
             return None
@@ -125,11 +132,11 @@ class StoreTransport:
 
     def _set(self, store: Store, part: str, value: bytes) -> None:
         name = f"{self._prefix}/{part}"
-        with _explained("write to"):
+        with self._explained("write to"):
             store.set(name, self._tag(name, value) + value)
 
     def _forget(self, store: Store, name: str) -> None:
-        with _explained("delete from"):
+        with self._explained("delete from"):
             store.delete(f"{self._prefix}/r/{name}")
             for rank in range(1, self._membership.size):
                 store.delete(f"{self._prefix}/a/{name}/{rank}")
@@ -138,13 +145,35 @@ class StoreTransport:
         return hmac.digest(self._secret, name.encode() + b"\0" + value, hashlib.sha256)
 
     @contextmanager
+    def _explained(self, action: str) -> Iterator[None]:
+        """Say what the store could not do, in one line and as our error, whatever its own is."""
+        try:
+            yield
+        except Exception as error:
+            self._lost.set()
+            line = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+            raise ZKDVError(f"cannot {action} the store; the process that keeps it may be gone: {line}") from error
+
+    @contextmanager
     def _connection(self, *, closing: bool = False) -> Iterator[Store]:
         with self._lock:
             if self._closed.is_set() and not closing:
                 raise ZKDVError(f"the control of rank {self._membership.rank} is closed")
             store = self._idle.pop() if self._idle else None
+            self._busy += 1
+        try:
+            with self._given_back(store) as connected:
+                yield connected
+        finally:
+            with self._lock:
+                self._busy -= 1
+                self._returned.notify_all()
+
+    @contextmanager
+    def _given_back(self, store: Store | None) -> Iterator[Store]:
+        """A connection, kept for the next call where nothing went wrong."""
         if store is None:
-            with _explained("connect to"):
+            with self._explained("connect to"):
                 store = self._connect()
         try:
             yield store
@@ -157,18 +186,6 @@ class StoreTransport:
                 self._idle.append(store)
         if not keep:
             store.close()
-
-
-@contextmanager
-def _explained(action: str) -> Iterator[None]:
-    """Say what a store could not do, in one line and as our error, whatever its own is."""
-    try:
-        yield
-    except ZKDVError:
-        raise
-    except Exception as error:
-        line = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        raise ZKDVError(f"cannot {action} the store; the process that keeps it may be gone: {line}") from error
 
 
 def _name(key: str) -> str:

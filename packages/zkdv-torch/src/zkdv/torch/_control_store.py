@@ -13,7 +13,7 @@ from zkdv.control import StoreTransport
 from zkdv.errors import ZKDVError
 from zkdv.transport import Engine, Membership, Transport
 
-OPERATION_SECONDS = 60.0
+OPERATION_SECONDS = 30.0
 """Until a store that does not answer counts as gone."""
 
 LATE_PART = 0.2
@@ -24,7 +24,7 @@ class TorchStore:
     """A connection of its own to a c10d store (`zkdv.transport.Store`).
 
     Args:
-        store: The store to connect to once more.
+        store: The store to connect to once more; its own timeout bounds that.
     """
 
     def __init__(self, store: Store) -> None:
@@ -71,7 +71,10 @@ class TorchStoreTransport:
             raise ZKDVError(
                 "the transport 'torch-store' needs a process group; call torch.distributed.init_process_group first"
             )
-        return StoreTransport(membership, lambda: TorchStore(store), address="torch-store")
+        # Who connects to a store that is gone tries for as long as the store's timeout says; the group's is the user's.
+        bounded: Store = store.clone()  # type: ignore[attr-defined]
+        bounded.set_timeout(dt.timedelta(seconds=OPERATION_SECONDS))
+        return StoreTransport(membership, lambda: TorchStore(bounded), address="torch-store")
 
     @staticmethod
     def engine() -> Engine | None:
