@@ -5,6 +5,7 @@ through. `Lowering.forward` and `Lowering.backward` stand behind `proof.forward`
 """
 
 import contextlib
+import threading
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
@@ -74,6 +75,7 @@ class Lowering:
         self._batch = batch
         self._hyperparameters = hyperparameters
         self._modules = {id(module) for root in prepared.modules for module in root.modules()}
+        self._thread = threading.get_ident()
         self._stand_ins: dict[int, torch.Tensor] = {}
         self._steps = [0] * len(prepared.optimizers)
 
@@ -213,7 +215,8 @@ class Lowering:
 
     def _refuse_unprepared(self, module: nn.Module, inputs: Any) -> None:
         del inputs
-        if id(module) in self._modules:
+        # The hook is the whole process's; other threads may run models of their own.
+        if id(module) in self._modules or threading.get_ident() != self._thread:
             return
         held = [name for name, _ in module.named_parameters(recurse=False)]
         held += [name for name, _ in module.named_buffers(recurse=False)]
@@ -227,13 +230,12 @@ class Lowering:
     def _captured_name(self, module: nn.Module) -> str:
         """Return what a module is called where the attested function finds it."""
         kind = type(module).__name__
-        cells = dict(zip(self._function.__code__.co_freevars, self._function.__closure__ or (), strict=True))
-        captured = {name: cell.cell_contents for name, cell in cells.items()}
-        captured |= {
-            name: self._function.__globals__[name]
-            for name in self._function.__code__.co_names
-            if name in self._function.__globals__
-        }
+        code = self._function.__code__
+        captured = {name: self._function.__globals__.get(name) for name in code.co_names}
+        for name, cell in zip(code.co_freevars, self._function.__closure__ or (), strict=True):
+            # A cell is empty where its variable was not assigned to yet.
+            with contextlib.suppress(ValueError):
+                captured[name] = cell.cell_contents
         for name, value in captured.items():
             if isinstance(value, nn.Module):
                 for inner, candidate in value.named_modules():
