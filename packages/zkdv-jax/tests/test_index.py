@@ -37,6 +37,19 @@ def test_integers_beside_short_floats_keep_their_value(short):
     assert zkdv.jax.index({"moments": tree["moments"]}, 0).dtype == short
 
 
+@pytest.mark.parametrize(
+    ("short", "wide"),
+    [
+        (jnp.ones(2, jnp.bfloat16), jnp.asarray(0.001)),
+        (jnp.ones(2, jnp.float8_e4m3fn), jnp.asarray(0.001, jnp.float32)),
+        (jnp.ones(2, jnp.float8_e5m2), jnp.asarray(0.001, jnp.float32)),
+    ],
+)
+def test_the_longest_float_of_a_tree_keeps_its_value(short, wide):
+    assert zkdv.jax.index([short, wide], 2) == np.float32(0.001)
+    assert zkdv.jax.index([short, wide], 0) == 1
+
+
 def test_the_concatenation_is_never_built():
     text = jax.jit(zkdv.jax.index).lower(TREE, np.uint64(3)).as_text()
     assert "concatenate" not in text

@@ -58,10 +58,19 @@ def index(tree: Any, i: Any) -> jax.Array:
 
 
 def _common_dtype(leaves: list[jax.Array]) -> Any:
-    dtype = jnp.result_type(*leaves)
-    if jnp.issubdtype(dtype, jnp.floating) and any(jnp.issubdtype(leaf.dtype, jnp.integer) for leaf in leaves):
+    # Weak types count as any other: a number that would give way to a shorter float is rounded by that.
+    dtypes = {leaf.dtype for leaf in leaves}
+    if len(dtypes) == 1:
+        return dtypes.pop()
+    # JAX promotes no 8-bit floats.
+    dtype = jnp.result_type(*(np.float32 if _is_short_float(each) else each for each in dtypes))
+    if jnp.issubdtype(dtype, jnp.floating) and any(jnp.issubdtype(each, jnp.integer) for each in dtypes):
         return jnp.promote_types(dtype, np.float32)
     return dtype
+
+
+def _is_short_float(dtype: Any) -> bool:
+    return bool(jnp.issubdtype(dtype, jnp.floating)) and dtype.itemsize == 1
 
 
 def _element(leaf: jax.Array, offset: jax.Array) -> jax.Array:
