@@ -43,7 +43,15 @@ def torch_runs(tmp_path_factory):
         # Compiling takes a minute, and there are four runs.
         patch.setenv("ZKDV_AOT", "off")
         trained.train_all(folder, train)
-    return trained.load_all(folder)
+    runs = TorchRuns(trained.load_all(folder))
+    # What JAX calls attest programs, Torch has none of.
+    del runs["attested"]
+    return runs
+
+
+class TorchRuns(dict):
+    def __missing__(self, name):
+        pytest.skip(f"Torch has no run {name!r}: programs that give two drawn elements are declared in JAX alone")
 
 
 @pytest.fixture(params=[FORMS[0], *(pytest.param(form, marks=pytest.mark.slow) for form in FORMS[1:])])
