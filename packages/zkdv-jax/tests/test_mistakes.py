@@ -6,6 +6,7 @@ import warnings
 
 import jax
 import numpy as np
+import optax
 import pytest
 from flax.training import train_state
 from small_run import MODEL, batches, check_every, make_state, train_step, verified
@@ -117,6 +118,29 @@ def test_a_call_under_a_transformation_is_refused_and_leaves_no_update(proof, tr
         traced(*arguments)
     step(state, images, labels)
     assert proof.jax_pipeline.updates == 1
+
+
+def test_an_old_state_is_refused_where_it_was_donated_and_an_edit_where_not(proof):
+    images, labels = first_batch()
+    step, donating = proof.jit(train_step), proof.jit(train_step, donate_argnums=(0,))
+    old = make_state(proof)
+    state, _ = step(old, images, labels)
+    with pytest.warns(zkdv.ZKDVWarning, match=r"look whether the update got the state that the last one returned"):
+        state, _ = step(old, images, labels)
+    donating(state, images, labels)
+    with pytest.raises(
+        zkdv.ZKDVError, match=r"donated or deleted before .*; go on with the state that the last update"
+    ):
+        donating(state, images, labels)
+
+
+def test_a_rate_that_is_set_to_a_python_number_is_told_how_to_be_set(proof):
+    images, labels = first_batch()
+    step = proof.jit(train_step)
+    state, _ = step(make_state(proof, optax.inject_hyperparams(optax.sgd)(learning_rate=0.1)), images, labels)
+    state.opt_state.hyperparams["learning_rate"] = 0.01
+    with pytest.raises(zkdv.ZKDVError, match=r"learning_rate was float32\[\] .* replace it by an array of float32\[\]"):
+        step(state, images, labels)
 
 
 def test_a_smaller_last_batch_is_recognised(proof):

@@ -8,9 +8,21 @@ import warnings
 import numpy as np
 import pytest
 import torch
+import torch_runs
 from torch import nn
 from torch.nn import functional
-from torch_runs import WIDTH, batches, check_every, classify, make_model, make_optimizer, records, run, verified
+from torch_runs import (
+    CLASSES,
+    WIDTH,
+    batches,
+    check_every,
+    classify,
+    make_model,
+    make_optimizer,
+    records,
+    run,
+    verified,
+)
 
 import zkdv
 import zkdv.torch
@@ -438,6 +450,32 @@ def test_a_replaced_buffer_is_an_edit_and_a_replaced_parameter_is_refused(tmp_pa
     assert edits(tmp_path / "proof") == [(2, "scale")]
 
 
+def test_statistics_that_a_forward_pass_between_updates_wrote_are_edits(tmp_path):
+    inputs = torch.randn(8, WIDTH, generator=torch.Generator().manual_seed(1))
+
+    def between(index, model, optimizer):
+        if index == 3:
+            model(inputs)
+
+    model = nn.Sequential(nn.Linear(WIDTH, 16), nn.BatchNorm1d(16), nn.Linear(16, CLASSES))
+    with pytest.warns(ZKDVWarning, match=r"1\.running_mean, 1\.running_var, 1\.num_batches_tracked changed"):
+        run(tmp_path / "proof", check_every(1), model=model, data=batches(6), between=between)
+    names = ("1.running_mean", "1.running_var", "1.num_batches_tracked")
+    assert_edited(tmp_path / "proof", [(3, name) for name in names], 6)
+
+
+def test_a_missing_name_in_the_batch_is_said_to_be_a_key_error(proof):
+    def update(proof, model, optimizer, batch):
+        proof.forward(model, batch["inputs"])
+
+    prepared(proof, update)
+    with (
+        pytest.raises(ZKDVError, match=r"can't be lowered at .*test_mistakes\.py:\d+ .*: KeyError: 'inputs'"),
+        proof.transaction(batch={"images": FIRST[0]}),
+    ):
+        pass
+
+
 def test_loading_the_same_values_is_no_edit(tmp_path):
     def between(index, model, optimizer):
         if index in {2, 4}:
@@ -458,6 +496,7 @@ def test_a_step_outside_of_a_transaction_is_warned_about_and_recorded(tmp_path):
         warnings.simplefilter("always")
         run(tmp_path / "proof", check_every(1), data=batches(4), between=between)
     assert "AdamW.step() was called outside of a transaction" in str(caught[0].message)
+    assert caught[0].filename == torch_runs.__file__, "the warning quotes the script, not Torch"
     found = edits(tmp_path / "proof")
     assert {index for index, _ in found} == {2}
     assert {name for _, name in found} >= {"0.weight", "state.0.exp_avg", "state.0.step"}
@@ -518,7 +557,9 @@ def test_writes_that_dodge_the_counters_surface_as_a_replay_difference(tmp_path,
         if index == 3:
             write(model)
 
-    with pytest.raises(ZKDVPoisonedError, match="does not replay to what was committed"):
+    with pytest.raises(
+        ZKDVPoisonedError, match=r"does not replay to what was committed: .*; look for what is not reproducible in it;"
+    ):
         run(tmp_path / "proof", check_every(1), data=batches(6), between=between, replay_snapshot_interval=interval)
     report = verified(tmp_path / "proof")
     assert report.verdict == "failed"

@@ -137,7 +137,7 @@ def compare(
     if not exact:
         distances, agree = _probe_distances(schema, tolerance, probe_ratio, committed, replayed)
         probes_agree = probes_agree and agree
-        worst = "" if probes_agree else "a probe is out of tolerance"
+        worst = "" if probes_agree else f"a probe is out of tolerance, off by up to {max(distances, default=0.0):g}"
         for tree, leaf in production.items():
             pair = pairs[tree]
             if pair is None:
@@ -152,7 +152,7 @@ def compare(
                 worst = f"{tree} leaf {spec.name}, element {leaf.element}, is off by {distance:g}"
         body |= {"distance": max(distances, default=0.0), "probes": probes_agree}
         if worst:
-            failure = f"does not replay to what was committed: {worst}"
+            failure = f"does not replay to what was committed: {worst}; look for what is not reproducible in it"
     if attested is not None:
         for tree, leaf in production.items():
             # An exact replay is what was committed, also where the production value is gone.

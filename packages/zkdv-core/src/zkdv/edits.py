@@ -56,11 +56,15 @@ class EditFinder:
             spec = schema.tree(tree)[number]
             array = read_leaf(leaf)
             if array is None:
-                raise ZKDVError(f"{tree} leaf {spec.name} was donated or deleted before the update")
+                raise ZKDVError(
+                    f"{tree} leaf {spec.name} was donated or deleted before the update; go on with the state that the "
+                    "last update returned"
+                )
             if (array.dtype.name, array.shape) != (spec.dtype, spec.shape):
                 raise ZKDVError(
                     f"{tree} leaf {spec.name} was {spec.dtype}{list(spec.shape)} at the first update and is now "
-                    f"{array.dtype.name}{list(array.shape)}; a run keeps shapes and dtypes of its first update"
+                    f"{array.dtype.name}{list(array.shape)}; a run keeps shapes and dtypes of its first update: "
+                    f"replace it by an array of {spec.dtype}{list(spec.shape)}"
                 )
             digest = leaf_digest(array, spec.sharding)
             committed = evidence.digests[tree][number] if evidence is not None and tree in evidence.digests else None
@@ -84,8 +88,9 @@ class EditFinder:
         warn(
             f"{', '.join(names[:5])}{more} changed between updates {index - 1} and {index} other than by "
             "the update. The transcript records every such edit, and `zkdv verify` fails because of it unless it is "
-            "given --allow-edits; a value that the update itself changes is no edit. Further edits of the same leaves "
-            "are recorded without a warning"
+            "given --allow-edits; a value that the update itself changes is no edit. If you changed nothing, look "
+            "whether the update got the state that the last one returned. Further edits of the same leaves are "
+            "recorded without a warning"
         )
 
 

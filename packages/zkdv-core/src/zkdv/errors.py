@@ -32,10 +32,11 @@ class CodePlace(NamedTuple):
     line: int
 
 
-def calling_place() -> CodePlace:
-    """Return the line outside of ZKDV that led here."""
+def calling_place(*others: str) -> CodePlace:
+    """Return the line outside of ZKDV, and of other top-level packages that may stand between, that led here."""
+    packages = tuple(f"{name}." for name in ("zkdv", *others))
     frame = inspect.currentframe()
-    while frame is not None and f"{frame.f_globals.get('__name__')}.".startswith("zkdv."):
+    while frame is not None and f"{frame.f_globals.get('__name__')}.".startswith(packages):
         frame = frame.f_back
     return CodePlace("<unknown>", 0) if frame is None else CodePlace(frame.f_code.co_filename, frame.f_lineno)
 

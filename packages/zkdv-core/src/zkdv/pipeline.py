@@ -256,8 +256,9 @@ class Pipeline(ABC):
         missing = [leaf for leaf in after if self.read_leaf_gone(leaf)]
         if missing:
             raise ZKDVError(
-                f"{len(missing)} arrays of the state after the last update were donated, deleted or written to, so the "
-                "run's final state can't be committed; close the proof before they are given away or changed"
+                f"arrays of the state after the last update were donated, deleted or written to ({len(missing)} of "
+                f"{len(after)}), so the run's final state can't be committed; close the proof before the state is "
+                "given away or changed"
             )
         evidence = self.read_evidence(self.start_evidence(after, Due()), Due())
         self._append_state("close", evidence)

@@ -178,13 +178,16 @@ class HeldLeaf:
         self.version = version_of(self.tensor)
         self.address = self.tensor.data_ptr()
 
-    def at_this_moment(self, tensor: torch.Tensor) -> "HeldLeaf":
-        """Return what holds `tensor` now: this very object where it is the same one and nothing was written to it."""
+    def at_this_moment(self, tensor: torch.Tensor, *, uncounted: bool = False) -> "HeldLeaf":
+        """Return what holds `tensor` now: this very object where it is the same one and nothing was written to it.
+
+        With `uncounted` there may have been writes that Torch did not count, so it is another object in any case.
+        """
         held = HeldLeaf(tensor)
         # This one keeps its memory alive, so that nothing else can have come to lie there.
         if held.address != self.address or not _same_form(tensor, self.tensor):
             return held
-        if held.version == self.version:
+        if held.version == self.version and not uncounted:
             return self
         held._memory = self._memory
         return held

@@ -278,6 +278,9 @@ class Lowering:
         where = _innermost_line_of_user(error)
         reason = str(error).strip().split("\n\n")[0].split("\n")[0] or type(error).__name__
         kind = type(error).__name__
+        if isinstance(error, LookupError):
+            # What is missing says little by itself: of a KeyError it is the key alone.
+            reason = f"{kind}: {reason}"
         if kind in {"GuardOnDataDependentSymNode", "DataDependentOutputException", "DynamicOutputShapeException"}:
             reason = (
                 "its course depends on the values of tensors, which are not known while it is lowered; use tensor "

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from zkdv.batch import BatchLayout
-from zkdv.errors import ZKDVError, warn
+from zkdv.errors import ZKDVError, calling_place, warn
 from zkdv.schema import LeafSpec, Schema
 from zkdv.torch._aot import is_wanted, refuse_missing_compiler
 from zkdv.torch._leaves import (
@@ -101,10 +101,12 @@ class Run:
         if self._signature is not None and not self._stepped_outside:
             self._stepped_outside = True
             name = type(self.prepared.optimizers[optimizer]).__name__
+            # A hook of the optimizer leads here, so the line to quote is beyond Torch's.
             warn(
                 f"{name}.step() was called outside of a transaction: the step is not attested. What it changed stands "
                 "in the transcript as edits before the next update, and `zkdv verify` fails because of them unless it "
-                "is given --allow-edits. Make the step inside of proof.transaction(...)"
+                "is given --allow-edits. Make the step inside of proof.transaction(...)",
+                calling_place("torch"),
             )
 
     def pipeline(self) -> TorchPipeline:
@@ -117,8 +119,21 @@ class Run:
         if len(self._held) != len(everything):
             self._held = [HeldLeaf(named.tensor) for named in everything]
         else:
-            self._held = [held.at_this_moment(named.tensor) for held, named in zip(self._held, everything, strict=True)]
+            uncounted = self._written_statistics(everything)
+            self._held = [
+                held.at_this_moment(named.tensor, uncounted=named.name in uncounted)
+                for held, named in zip(self._held, everything, strict=True)
+            ]
         return self._held
+
+    def _written_statistics(self, everything: Sequence[NamedTensor]) -> set[str]:
+        """Return the names of statistics that batch norm wrote to; Torch does not count that, but batch norm does."""
+        written: set[str] = set()
+        for held, named in zip(self._held, everything, strict=True):
+            module, dot, name = named.name.rpartition(".")
+            if name == "num_batches_tracked" and held.is_deleted():
+                written |= {f"{module}{dot}running_mean", f"{module}{dot}running_var"}
+        return written
 
     def variant(self, tensors: StateTensors, batch: Batch) -> Variant:
         """Return the constants of the program for an update that makes a step of every optimizer."""
