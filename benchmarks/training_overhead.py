@@ -1,7 +1,9 @@
 """What `proof.jit` costs beside `jax.jit`: the same donated training step, in alternating blocks in one process.
 
 For each model and batch size it prints the median ratio of block times with nothing sampled, and the ratio of total
-times with updates sampled at 1 %, whose excess is the replay of sampled updates from the last snapshot.
+times with updates sampled at 1 %, whose excess is the replay of sampled updates from the last snapshot. The sampled run
+starts to count after its first check, for which the replay program is compiled, and goes on for a number of updates:
+with few of them chance decides how many are checked.
 
     python benchmarks/training_overhead.py [--case NAME] [--blocks N] [--commit parameters|every] [--json]
 """
@@ -100,7 +102,7 @@ def train_step(state: Any, inputs: Any, targets: Any) -> tuple[Any, Any]:
     return state.apply_gradients(grads=grads), value
 
 
-def measure(name: str, blocks: int, commit: str) -> dict[str, Any]:
+def measure(name: str, blocks: int, commit: str, updates: int) -> dict[str, Any]:
     """Measure one case and return its figures."""
     module, make_batches, rows = CASES[name]
     batches = make_batches(rows)
@@ -141,8 +143,14 @@ def measure(name: str, blocks: int, commit: str) -> dict[str, Any]:
                 figures[f"{label} first call, s more"] = time.perf_counter() - started - first_plain
                 state = run(step, state, count)
                 proof.join()
+                while probability and not proof.jax_pipeline.counts.passed:
+                    state = run(step, state, count)
+                    proof.join()
+                records = Path(folder) / "proof" / "records.cborl"
+                before = proof.jax_pipeline.counts.updates, proof.jax_pipeline.counts.passed, records.stat().st_size
+                rounds = max(blocks, -(-updates // count)) if probability else blocks
                 ratios, totals = [], [0.0, 0.0]
-                for _ in range(blocks):
+                for _ in range(rounds):
                     started = time.perf_counter()
                     plain_state = run(plain, plain_state, count)
                     between = time.perf_counter()
@@ -152,12 +160,13 @@ def measure(name: str, blocks: int, commit: str) -> dict[str, Any]:
                     ratios.append((ended - between) / (between - started))
                     totals[0] += between - started
                     totals[1] += ended - between
-                figures["step, ms"] = totals[0] / blocks / count * 1e3
+                figures["step, ms"] = totals[0] / rounds / count * 1e3
                 figures[f"{label} median ratio"] = statistics.median(ratios)
                 figures[f"{label} total ratio"] = totals[1] / totals[0]
-                updates = proof.jax_pipeline.updates
-            size = (Path(folder) / "proof" / "records.cborl").stat().st_size
-            figures[f"{label} bytes an update"] = size / updates
+                made = proof.jax_pipeline.counts.updates - before[0]
+                figures[f"{label} updates"] = made
+                figures[f"{label} checks"] = proof.jax_pipeline.counts.passed - before[1]
+                figures[f"{label} bytes an update"] = (records.stat().st_size - before[2]) / made
     return figures
 
 
@@ -166,6 +175,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="training under a proof against plain training")
     parser.add_argument("--case", choices=list(CASES), action="append", help="default: all")
     parser.add_argument("--blocks", type=int, default=15, help="alternating blocks of each case")
+    parser.add_argument("--updates", type=int, default=1000, help="updates of each sampled case, at least")
     parser.add_argument("--commit", choices=["parameters", "every"], default="parameters")
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
     arguments = parser.parse_args()
@@ -174,13 +184,14 @@ def main() -> None:
         _native.Identity.generate(str(identity))
         os.environ["ZKDV_IDENTITY"] = str(identity)
         for name in arguments.case or CASES:
-            figures = measure(name, arguments.blocks, arguments.commit)
+            figures = measure(name, arguments.blocks, arguments.commit, arguments.updates)
             if arguments.json:
                 print(json.dumps(figures), flush=True)
                 continue
             print(
                 f"{name:30} {figures['step, ms']:8.2f} ms a step   unsampled {figures['unsampled median ratio']:.2f}   "
-                f"sampled {figures['sampled total ratio']:.2f}   "
+                f"sampled {figures['sampled total ratio']:.2f} "
+                f"({figures['sampled checks']} checks of {figures['sampled updates']} updates)   "
                 f"first call +{figures['unsampled first call, s more']:.1f} s   "
                 f"{figures['unsampled bytes an update']:.0f} bytes an update",
                 flush=True,

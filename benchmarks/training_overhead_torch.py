@@ -123,7 +123,7 @@ def attested_training(proof: zkdv.torch.ZKDV, model: nn.Module, batches: Batches
     return train
 
 
-def measure(name: str, blocks: int, commit: str) -> dict[str, Any]:
+def measure(name: str, blocks: int, commit: str, updates: int) -> dict[str, Any]:
     """Measure one case and return its figures."""
     make_model, make_batches, rows = CASES[name]
     batches = make_batches(rows)
@@ -148,14 +148,20 @@ def measure(name: str, blocks: int, commit: str) -> dict[str, Any]:
                 train = attested_training(proof, copy.deepcopy(plain), batches)
                 figures[f"{label} first transaction, s more"] = seconds(train, 1) - first_plain
                 train(count)
-                times = [(seconds(train_plainly, count), seconds(train, count)) for _ in range(blocks)]
-                updates = proof.torch_pipeline.updates
-            size = (Path(folder) / "proof" / "records.cborl").stat().st_size
+                while probability and not proof.torch_pipeline.counts.passed:
+                    train(count)
+                records = Path(folder) / "proof" / "records.cborl"
+                before = proof.torch_pipeline.counts.updates, proof.torch_pipeline.counts.passed, records.stat().st_size
+                rounds = max(blocks, -(-updates // count)) if probability else blocks
+                times = [(seconds(train_plainly, count), seconds(train, count)) for _ in range(rounds)]
+                made = proof.torch_pipeline.counts.updates - before[0]
+                figures[f"{label} updates"] = made
+                figures[f"{label} checks"] = proof.torch_pipeline.counts.passed - before[1]
+                figures[f"{label} bytes an update"] = (records.stat().st_size - before[2]) / made
         totals = [sum(column) for column in zip(*times, strict=True)]
-        figures["step, ms"] = totals[0] / blocks / count * 1e3
+        figures["step, ms"] = totals[0] / rounds / count * 1e3
         figures[f"{label} median ratio"] = statistics.median(ours / theirs for theirs, ours in times)
         figures[f"{label} total ratio"] = totals[1] / totals[0]
-        figures[f"{label} bytes an update"] = size / updates
     return figures
 
 
@@ -171,6 +177,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="training under a proof against plain training")
     parser.add_argument("--case", choices=list(CASES), action="append", help="default: all")
     parser.add_argument("--blocks", type=int, default=15, help="alternating blocks of each case")
+    parser.add_argument("--updates", type=int, default=1000, help="updates of each sampled case, at least")
     parser.add_argument("--commit", choices=["parameters", "every"], default="parameters")
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
     arguments = parser.parse_args()
@@ -179,13 +186,14 @@ def main() -> None:
         _native.Identity.generate(str(identity))
         os.environ["ZKDV_IDENTITY"] = str(identity)
         for name in arguments.case or CASES:
-            figures = measure(name, arguments.blocks, arguments.commit)
+            figures = measure(name, arguments.blocks, arguments.commit, arguments.updates)
             if arguments.json:
                 print(json.dumps(figures), flush=True)
                 continue
             print(
                 f"{name:30} {figures['step, ms']:8.2f} ms a step   unsampled {figures['unsampled median ratio']:.2f}   "
-                f"sampled {figures['sampled total ratio']:.2f}   "
+                f"sampled {figures['sampled total ratio']:.2f} "
+                f"({figures['sampled checks']} checks of {figures['sampled updates']} updates)   "
                 f"first transaction +{figures['unsampled first transaction, s more']:.1f} s   "
                 f"{figures['unsampled bytes an update']:.0f} bytes an update",
                 flush=True,
