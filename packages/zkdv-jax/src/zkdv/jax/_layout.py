@@ -291,13 +291,22 @@ def moved(old: NamedSharding | None, new: NamedSharding | None, shape: Sequence[
     return not old.is_equivalent_to(new, len(shape))
 
 
+@dataclass(frozen=True)
+class _Entry:
+    """What an option says of one part of a tree; no pytree itself."""
+
+    value: Any
+
+
 def explicit_shardings(option: Any, tree: Any) -> list[Any]:
     """Return what an option of `jax.jit` says of each leaf of `tree`: a sharding, or None where it leaves it to JAX."""
 
     def is_entry(value: Any) -> bool:
         return value is None or isinstance(value, (Sharding, PartitionSpec))
 
-    entries = jax.tree.leaves(jax.tree.broadcast(option, tree, is_leaf=is_entry), is_leaf=is_entry)
+    # Wrapped, so that a None of the option is told from one in the tree, which has no place.
+    wrapped = jax.tree.map(_Entry, option, is_leaf=is_entry)
+    entries = [entry.value for entry in jax.tree.leaves(jax.tree.broadcast(wrapped, tree))]
     mesh = jax.sharding.get_mesh()
     return [NamedSharding(mesh, entry) if isinstance(entry, PartitionSpec) else entry for entry in entries]
 
