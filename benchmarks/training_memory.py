@@ -8,7 +8,6 @@ runs until some updates were checked; every process makes at least as many updat
 
 import argparse
 import json
-import os
 import resource
 import subprocess
 import sys
@@ -17,9 +16,9 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from _alternating import PROBABILITIES, own_identity
 from flax.training import train_state
 
-PROBABILITIES = {"unsampled": 0.0, "sampled": 0.01}
 UPDATES = 30
 CHECKS = 2
 MIB = 2**20
@@ -100,9 +99,7 @@ def main() -> None:
         mode, folder = arguments.process
         print(json.dumps(train(cases[0], mode, arguments.commit, Path(folder))))
         return
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["ZKDV_IDENTITY"] = str(Path(folder) / "identity.pem")
-        new_identity(Path(os.environ["ZKDV_IDENTITY"]))
+    with own_identity(), tempfile.TemporaryDirectory() as folder:
         for case in cases:
             figures = measure(case, arguments.commit, Path(tempfile.mkdtemp(dir=folder)))
             if arguments.json:
@@ -111,13 +108,6 @@ def main() -> None:
             peaks = "   ".join(f"{mode} {figures[f'{mode} peak, MiB']:.0f} MiB" for mode in ("plain", *PROBABILITIES))
             ratios = "   ".join(f"{mode} {figures[f'{mode} ratio']:.2f}" for mode in PROBABILITIES)
             print(f"{case:24} {peaks}   ratio {ratios}", flush=True)
-
-
-def new_identity(path: Path) -> None:
-    """Make a key for the runs of this benchmark."""
-    from zkdv import _native  # noqa: PLC0415
-
-    _native.Identity.generate(str(path))
 
 
 if __name__ == "__main__":

@@ -9,11 +9,7 @@ with few of them chance decides how many are checked.
 """
 
 import argparse
-import json
-import os
-import statistics
 import tempfile
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,14 +20,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from _alternating import CLASSES, PROBABILITIES, Train, compare, run, seconds, steps_of_a_block
 
 import zkdv
 import zkdv.jax
-from zkdv import _native
-
-BLOCK_SECONDS = 0.5
-SAMPLED = 0.01
-CLASSES = 10
 
 
 class MLP(nn.Module):
@@ -102,101 +94,52 @@ def train_step(state: Any, inputs: Any, targets: Any) -> tuple[Any, Any]:
     return state.apply_gradients(grads=grads), value
 
 
-def measure(name: str, blocks: int, commit: str, updates: int) -> dict[str, Any]:
+def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Measure one case and return its figures."""
     module, make_batches, rows = CASES[name]
     batches = make_batches(rows)
     params = jax.jit(module.init)(jax.random.key(0), next(batches)[0])["params"]
-    figures: dict[str, Any] = {
-        "case": name,
-        "commit": commit,
-        "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
-        "leaves": len(jax.tree.leaves(params)),
-    }
+    leaves = jax.tree.leaves(params)
+    figures: dict[str, Any] = {"parameters": sum(leaf.size for leaf in leaves), "leaves": len(leaves)}
 
-    def fresh(proof: zkdv.jax.ZKDV | None = None) -> Any:
-        return zkdv.jax.contrib.TrainState.create(
+    def training(step: Callable[..., Any], proof: zkdv.jax.ZKDV | None) -> Train:
+        state = zkdv.jax.contrib.TrainState.create(
             proof=proof, apply_fn=module.apply, params=jax.tree.map(jnp.copy, params), tx=optax.adam(1e-3)
         )
 
-    def run(step: Callable[..., Any], state: Any, count: int) -> Any:
-        for _ in range(count):
-            state, _ = step(state, *next(batches))
-        return jax.block_until_ready(state)
+        def train(count: int) -> None:
+            nonlocal state
+            for _ in range(count):
+                state, _ = step(state, *next(batches))
+            jax.block_until_ready(state)
+            if proof is not None:
+                proof.join()
 
-    plain, plain_state = jax.jit(train_step, donate_argnums=0), fresh()
-    started = time.perf_counter()
-    plain_state = run(plain, plain_state, 1)
-    first_plain = time.perf_counter() - started
-    started = time.perf_counter()
-    plain_state = run(plain, plain_state, 5)
-    count = max(5, int(BLOCK_SECONDS / ((time.perf_counter() - started) / 5)))
-    for label, probability in (("unsampled", 0.0), ("sampled", SAMPLED)):
+        return train
+
+    plain = training(jax.jit(train_step, donate_argnums=0), None)
+    first_plain = seconds(plain, 1)
+    count = steps_of_a_block(plain)
+    for label, probability in PROBABILITIES.items():
         with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore", zkdv.ZKDVWarning)
-            config = zkdv.ZKDVConfig(sampling_policy=zkdv.SamplingPolicy(probability), commit=commit)
+            config = zkdv.ZKDVConfig(sampling_policy=zkdv.SamplingPolicy(probability), commit=arguments.commit)
             with zkdv.jax.ZKDV(Path(folder) / "proof", config) as proof:
                 proof.start(rolling_window=4)
-                step, state = proof.jit(train_step, donate_argnums=0), fresh(proof)
-                started = time.perf_counter()
-                state = run(step, state, 1)
-                figures[f"{label} first call, s more"] = time.perf_counter() - started - first_plain
-                state = run(step, state, count)
-                proof.join()
-                while probability and not proof.jax_pipeline.counts.passed:
-                    state = run(step, state, count)
-                    proof.join()
-                records = Path(folder) / "proof" / "records.cborl"
-                before = proof.jax_pipeline.counts.updates, proof.jax_pipeline.counts.passed, records.stat().st_size
-                rounds = max(blocks, -(-updates // count)) if probability else blocks
-                ratios, totals = [], [0.0, 0.0]
-                for _ in range(rounds):
-                    started = time.perf_counter()
-                    plain_state = run(plain, plain_state, count)
-                    between = time.perf_counter()
-                    state = run(step, state, count)
-                    proof.join()
-                    ended = time.perf_counter()
-                    ratios.append((ended - between) / (between - started))
-                    totals[0] += between - started
-                    totals[1] += ended - between
-                figures["step, ms"] = totals[0] / rounds / count * 1e3
-                figures[f"{label} median ratio"] = statistics.median(ratios)
-                figures[f"{label} total ratio"] = totals[1] / totals[0]
-                made = proof.jax_pipeline.counts.updates - before[0]
-                figures[f"{label} updates"] = made
-                figures[f"{label} checks"] = proof.jax_pipeline.counts.passed - before[1]
-                figures[f"{label} bytes an update"] = (records.stat().st_size - before[2]) / made
+                ours = training(proof.jit(train_step, donate_argnums=0), proof)
+                figures[f"{label} first call, s more"] = seconds(ours, 1) - first_plain
+                compared = compare(
+                    plain,
+                    ours,
+                    proof.jax_pipeline,
+                    sampled=probability > 0,
+                    count=count,
+                    blocks=arguments.blocks,
+                    updates=arguments.updates,
+                )
+            figures |= {f"{label} {figure}": value for figure, value in compared.items()}
     return figures
 
 
-def main() -> None:
-    """Measure the chosen cases."""
-    parser = argparse.ArgumentParser(description="training under a proof against plain training")
-    parser.add_argument("--case", choices=list(CASES), action="append", help="default: all")
-    parser.add_argument("--blocks", type=int, default=15, help="alternating blocks of each case")
-    parser.add_argument("--updates", type=int, default=1000, help="updates of each sampled case, at least")
-    parser.add_argument("--commit", choices=["parameters", "every"], default="parameters")
-    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        identity = Path(folder) / "identity.pem"
-        _native.Identity.generate(str(identity))
-        os.environ["ZKDV_IDENTITY"] = str(identity)
-        for name in arguments.case or CASES:
-            figures = measure(name, arguments.blocks, arguments.commit, arguments.updates)
-            if arguments.json:
-                print(json.dumps(figures), flush=True)
-                continue
-            print(
-                f"{name:30} {figures['step, ms']:8.2f} ms a step   unsampled {figures['unsampled median ratio']:.2f}   "
-                f"sampled {figures['sampled total ratio']:.2f} "
-                f"({figures['sampled checks']} checks of {figures['sampled updates']} updates)   "
-                f"first call +{figures['unsampled first call, s more']:.1f} s   "
-                f"{figures['unsampled bytes an update']:.0f} bytes an update",
-                flush=True,
-            )
-
-
 if __name__ == "__main__":
-    main()
+    run("training under a proof against plain training", CASES, measure, "first call")

@@ -8,11 +8,7 @@ times with updates sampled at 1 %, whose excess is the replay of sampled updates
 
 import argparse
 import copy
-import json
-import os
-import statistics
 import tempfile
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,16 +16,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from _alternating import CLASSES, PROBABILITIES, Train, compare, run, seconds, steps_of_a_block
 from torch import nn
 from torch.nn.functional import cross_entropy
 
 import zkdv
 import zkdv.torch
-from zkdv import _native
-
-BLOCK_SECONDS = 0.5
-SAMPLED = 0.01
-CLASSES = 10
 
 
 def mlp(width: int) -> nn.Module:
@@ -86,7 +78,7 @@ CASES: dict[str, Case] = {
 }
 
 
-def plain_training(model: nn.Module, batches: Batches) -> Callable[[int], None]:
+def plain_training(model: nn.Module, batches: Batches) -> Train:
     """Return what makes a number of plain steps."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
@@ -100,7 +92,7 @@ def plain_training(model: nn.Module, batches: Batches) -> Callable[[int], None]:
     return train
 
 
-def attested_training(proof: zkdv.torch.ZKDV, model: nn.Module, batches: Batches) -> Callable[[int], None]:
+def attested_training(proof: zkdv.torch.ZKDV, model: nn.Module, batches: Batches) -> Train:
     """Return what makes a number of the same steps in transactions, and waits for all that is owed for them."""
     model, optimizer = proof.prepare(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
 
@@ -123,82 +115,40 @@ def attested_training(proof: zkdv.torch.ZKDV, model: nn.Module, batches: Batches
     return train
 
 
-def measure(name: str, blocks: int, commit: str, updates: int) -> dict[str, Any]:
+def measure(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     """Measure one case and return its figures."""
     make_model, make_batches, rows = CASES[name]
     batches = make_batches(rows)
     torch.manual_seed(0)
-    plain = make_model()
+    model = make_model()
     figures: dict[str, Any] = {
-        "case": name,
-        "commit": commit,
-        "parameters": sum(parameter.numel() for parameter in plain.parameters()),
-        "leaves": len(list(plain.parameters())),
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "leaves": len(list(model.parameters())),
         "threads": torch.get_num_threads(),
     }
-    train_plainly = plain_training(plain, batches)
-    first_plain = seconds(train_plainly, 1)
-    count = max(5, int(BLOCK_SECONDS / (seconds(train_plainly, 5) / 5)))
-    for label, probability in (("unsampled", 0.0), ("sampled", SAMPLED)):
+    plain = plain_training(model, batches)
+    first_plain = seconds(plain, 1)
+    count = steps_of_a_block(plain)
+    for label, probability in PROBABILITIES.items():
         with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore", zkdv.ZKDVWarning)
-            config = zkdv.ZKDVConfig(sampling_policy=zkdv.SamplingPolicy(probability), commit=commit)
+            config = zkdv.ZKDVConfig(sampling_policy=zkdv.SamplingPolicy(probability), commit=arguments.commit)
             with zkdv.torch.ZKDV(Path(folder) / "proof", config) as proof:
                 proof.start(rolling_window=4)
-                train = attested_training(proof, copy.deepcopy(plain), batches)
-                figures[f"{label} first transaction, s more"] = seconds(train, 1) - first_plain
-                train(count)
-                while probability and not proof.torch_pipeline.counts.passed:
-                    train(count)
-                records = Path(folder) / "proof" / "records.cborl"
-                before = proof.torch_pipeline.counts.updates, proof.torch_pipeline.counts.passed, records.stat().st_size
-                rounds = max(blocks, -(-updates // count)) if probability else blocks
-                times = [(seconds(train_plainly, count), seconds(train, count)) for _ in range(rounds)]
-                made = proof.torch_pipeline.counts.updates - before[0]
-                figures[f"{label} updates"] = made
-                figures[f"{label} checks"] = proof.torch_pipeline.counts.passed - before[1]
-                figures[f"{label} bytes an update"] = (records.stat().st_size - before[2]) / made
-        totals = [sum(column) for column in zip(*times, strict=True)]
-        figures["step, ms"] = totals[0] / rounds / count * 1e3
-        figures[f"{label} median ratio"] = statistics.median(ours / theirs for theirs, ours in times)
-        figures[f"{label} total ratio"] = totals[1] / totals[0]
+                ours = attested_training(proof, copy.deepcopy(model), batches)
+                figures[f"{label} first transaction, s more"] = seconds(ours, 1) - first_plain
+                compared = compare(
+                    plain,
+                    ours,
+                    proof.torch_pipeline,
+                    sampled=probability > 0,
+                    count=count,
+                    blocks=arguments.blocks,
+                    updates=arguments.updates,
+                )
+            figures |= {f"{label} {figure}": value for figure, value in compared.items()}
     return figures
 
 
-def seconds(train: Callable[[int], None], count: int) -> float:
-    """Return how long a number of steps takes."""
-    started = time.perf_counter()
-    train(count)
-    return time.perf_counter() - started
-
-
-def main() -> None:
-    """Measure the chosen cases."""
-    parser = argparse.ArgumentParser(description="training under a proof against plain training")
-    parser.add_argument("--case", choices=list(CASES), action="append", help="default: all")
-    parser.add_argument("--blocks", type=int, default=15, help="alternating blocks of each case")
-    parser.add_argument("--updates", type=int, default=1000, help="updates of each sampled case, at least")
-    parser.add_argument("--commit", choices=["parameters", "every"], default="parameters")
-    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
-    arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        identity = Path(folder) / "identity.pem"
-        _native.Identity.generate(str(identity))
-        os.environ["ZKDV_IDENTITY"] = str(identity)
-        for name in arguments.case or CASES:
-            figures = measure(name, arguments.blocks, arguments.commit, arguments.updates)
-            if arguments.json:
-                print(json.dumps(figures), flush=True)
-                continue
-            print(
-                f"{name:30} {figures['step, ms']:8.2f} ms a step   unsampled {figures['unsampled median ratio']:.2f}   "
-                f"sampled {figures['sampled total ratio']:.2f} "
-                f"({figures['sampled checks']} checks of {figures['sampled updates']} updates)   "
-                f"first transaction +{figures['unsampled first transaction, s more']:.1f} s   "
-                f"{figures['unsampled bytes an update']:.0f} bytes an update",
-                flush=True,
-            )
-
-
 if __name__ == "__main__":
-    main()
+    run("training in transactions against plain training", CASES, measure, "first transaction")

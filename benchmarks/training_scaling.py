@@ -8,7 +8,6 @@ in one process with nothing sampled; a straight line is fitted to each series. `
 
 import argparse
 import json
-import os
 import statistics
 import tempfile
 import time
@@ -22,11 +21,11 @@ import jax.numpy as jnp
 import matplotlib as mpl
 import numpy as np
 import optax
+from _alternating import own_identity
 from matplotlib.figure import Figure
 
 import zkdv
 import zkdv.jax
-from zkdv import _native
 
 # The lists of what is varied: the number on the horizontal axis, leaves of parameters, elements of a leaf, rows of a
 # batch. A row has as many words as a handwritten digit of MNIST has pixels.
@@ -186,10 +185,7 @@ def main() -> None:
     arguments = parser.parse_args()
     warnings.simplefilter("ignore", zkdv.ZKDVWarning)
     results = []
-    with tempfile.TemporaryDirectory() as folder:
-        identity = Path(folder) / "identity.pem"
-        _native.Identity.generate(str(identity))
-        os.environ["ZKDV_IDENTITY"] = str(identity)
+    with own_identity():
         for name in arguments.series or names:
             result = measure(name, arguments.blocks)
             results.append(result)
