@@ -109,7 +109,7 @@ def run(
                 f"unsampled {figures['unsampled median ratio']:.2f}   "
                 f"sampled {figures['sampled total ratio']:.2f} "
                 f"({figures['sampled checks']} checks of {figures['sampled updates']} updates)   "
-                f"{first} +{figures[f'unsampled {first}, s more']:.1f} s   "
+                f"{first} {figures[f'unsampled {first}, s more']:+.1f} s   "
                 f"{figures['unsampled bytes an update']:.0f} bytes an update",
                 flush=True,
             )
