@@ -295,9 +295,7 @@ class Pipeline(ABC):
         if update.pre_projection is not None:
             before = self.read_evidence(update.pre_projection, Due())
             self._append_state("edit" if update.index else "start", before)
-        update.digests_before = () if before is None else before.digests["parameters"]
-        if update.pre_projection is not None or not submission.edits:
-            update.evidence_before = before
+        update.evidence_before = before
 
         update.evidence = self._evidence = self.read_evidence(update.parameter_evidence, due)
         self._notice_nan(update.index, update.evidence)
@@ -405,8 +403,9 @@ class Pipeline(ABC):
 
         A write that went unnoticed since then was copied with the rest, and every replay from the copy would repeat it.
         """
-        committed = first.evidence_before
-        if committed is None:
+        committed, edits = first.evidence_before, first.submission.edits
+        # Edits that keep their values have no `state` record.
+        if committed is None or (edits and all("value" in edit for edit in edits)):
             return
         due = Due(optimizer="optimizer" in committed.digests)
         copied = self.read_evidence(self.start_evidence(state, due), due)
@@ -425,7 +424,8 @@ class Pipeline(ABC):
         values = self.attest(update, state, {tree: leaf.coordinate for tree, leaf in production.items()})
         parameter = production.get("parameters")
         before = None if parameter is None else self._replayed_leaf(state, "parameters", parameter.leaf)
-        return Attested(values, before, update.digests_before)
+        committed = update.evidence_before
+        return Attested(values, before, () if committed is None else committed.digests["parameters"])
 
     def _conclude(self, update: PendingUpdate, outcome: CheckOutcome) -> None:
         self.core.append("check", outcome.body)

@@ -80,8 +80,8 @@ class PendingUpdate:
         overlap: Its overlap policy.
         parameters: The parameter leaves after the update, until the check has copies.
         evidence: Digests and probes, once they are on the host.
-        digests_before: Committed digests of the parameter leaves before it, 32 bytes each.
-        evidence_before: What is committed of the state before it; None where an edit since then is on record.
+        evidence_before: What was committed last of the state before it; edits since then that keep their values are not
+            in it.
     """
 
     pipeline: "Pipeline"
@@ -95,7 +95,6 @@ class PendingUpdate:
     overlap: Policy
     parameters: Sequence[Any] = ()
     evidence: LeafEvidence | None = None
-    digests_before: Sequence[bytes] = ()
     evidence_before: LeafEvidence | None = None
 
     def release(self) -> None:
