@@ -48,13 +48,9 @@ class SealedAttest:
 
     def record(self) -> dict[str, Any]:
         """Return what the program record says beside the digests."""
-        return {
-            "role": "attest",
-            "format": "jax-export",
-            "extension": "jaxexport",
-            "platforms": list(self.exported.platforms),
-            "convention": "parameters, optimizer, batch, parameter index, optimizer index -> delta, optimizer element",
-        }
+        return self.exported.record(
+            "attest", "parameters, optimizer, batch, parameter index, optimizer index -> delta, optimizer element"
+        )
 
     def run(self, leaves: Sequence[Any], parameter_index: int, optimizer_state_index: int) -> tuple[float, float]:
         """Run the sealed bytes.

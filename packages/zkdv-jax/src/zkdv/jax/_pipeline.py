@@ -60,13 +60,7 @@ class SealedReplay:
 
     def record(self) -> dict[str, Any]:
         """Return what the program record says beside the digests."""
-        return {
-            "role": "replay",
-            "format": "jax-export",
-            "extension": "jaxexport",
-            "platforms": list(self.exported.platforms),
-            "convention": "parameters, optimizer, batch -> deltas, parameters, optimizer",
-        }
+        return self.exported.record("replay", "parameters, optimizer, batch -> deltas, parameters, optimizer")
 
     @cached_property
     def run(self) -> Callable[..., Any]:

@@ -33,6 +33,21 @@ class SealedProgram:
     text: bytes
     platforms: tuple[str, ...]
 
+    def record(self, role: str, convention: str) -> dict[str, Any]:
+        """Return what a program record says beside the digests.
+
+        Args:
+            role: What the program is for in the transcript.
+            convention: Its inputs and results, in words.
+        """
+        return {
+            "role": role,
+            "format": "jax-export",
+            "extension": "jaxexport",
+            "platforms": list(self.platforms),
+            "convention": convention,
+        }
+
 
 def seal(
     function: Callable[..., Any], abstract_leaves: Sequence[Any], purpose: str = "replay", out_shardings: Any = None
