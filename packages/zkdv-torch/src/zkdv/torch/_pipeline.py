@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from zkdv import _native
 from zkdv.errors import ZKDVError
 from zkdv.pipeline import PendingUpdate, Pipeline
 from zkdv.schema import TREES, Due, LeafEvidence, Schema, TreeName
+from zkdv.sharding import leaf_digest
 from zkdv.submission import Program
 from zkdv.torch._aot import SealedPackage, compile_package, largest_distance, load_package
 from zkdv.torch._leaves import HeldLeaf, host_array, host_data, numpy_dtype, tensor_of, torch_dtype
@@ -50,9 +51,9 @@ class TorchPipeline(Pipeline):
         """Set the schema at the first update, and prepare the probes of its leaves."""
         super().declare(schema)
         if not self._signs:
-            for number, tree in enumerate(TREES):
+            for tree in TREES:
                 for index, leaf in enumerate(schema.tree(tree)):
-                    self._signs.append(self._leaf_signs(0 if number == 0 else 1, index, leaf.shape, leaf.dtype))
+                    self._signs.append(self._leaf_signs(tree, index, leaf.shape, leaf.dtype))
 
     def launch_snapshot(self, state: Sequence[Any], over: Sequence[Any] | None) -> Sequence[Any]:
         """Copy state leaves to host memory, in C order.
@@ -140,9 +141,29 @@ class TorchPipeline(Pipeline):
 
     def finish(self) -> None:
         """Write what closes the run: the compiled packages, and the final state. Runs after all updates."""
+        self._hold_rewritten()
         with self.queue.annotate("zkdv.aot"):
             self._seal_packages()
         super().finish()
+
+    def _hold_rewritten(self) -> None:
+        """Hold leaves of the final state anew where the values that are committed were written to them once more.
+
+        A leaf that was not committed after the last update has nothing to be compared with, and stays as it is.
+        """
+        if not self._handed_over:
+            return
+        last, digests = self._handed_over[-1], {} if self._evidence is None else self._evidence.digests
+        after = list(last.after)
+        for position, leaf in enumerate(after):
+            if not leaf.is_deleted():
+                continue
+            tree, number = self._schema().tree_leaf(position)
+            spec, now = self._schema().tree(tree)[number], HeldLeaf(leaf.tensor)
+            same_form = (now.tensor.dtype, tuple(now.tensor.shape)) == (torch_dtype(spec.dtype), spec.shape)
+            if same_form and tree in digests and leaf_digest(host_array(now.tensor)) == digests[tree][number]:
+                after[position] = now
+        self._handed_over[-1] = replace(last, after=after)
 
     def _compile(self, program: TorchProgram) -> bytes | None:
         try:
@@ -205,12 +226,12 @@ class TorchPipeline(Pipeline):
             for array, leaf, device in zip(arrays, layout.leaves, program.batch_devices, strict=True)
         ]
 
-    def _leaf_signs(self, tree: int, index: int, shape: tuple[int, ...], dtype: str) -> NDArray[np.uint32]:
+    def _leaf_signs(self, tree: TreeName, index: int, shape: tuple[int, ...], dtype: str) -> NDArray[np.uint32]:
         words = _native.probe_sign_words(shape, dtype)
         if not words:
             return np.empty(0, np.uint32)
         dimension = shape[-1] * (2 if dtype.startswith("complex") else 1)
-        return _native.probe_signs(self.core.root_digest, 1 if tree else 0, index, dimension)
+        return _native.probe_signs(self.core.root_digest, 0 if tree == "parameters" else 1, index, dimension)
 
 
 def _host_buffers(leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
