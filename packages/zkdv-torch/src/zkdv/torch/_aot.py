@@ -20,6 +20,7 @@ import torch
 
 from zkdv import _native
 from zkdv.errors import ZKDVError
+from zkdv.torch import _framework
 
 __all__ = [
     "SWITCH",
@@ -148,8 +149,7 @@ def load_package(package: bytes) -> Callable[..., Sequence[torch.Tensor]]:
     with tempfile.TemporaryDirectory(prefix="zkdv-aot-") as folder:
         path = Path(folder, "package.pt2")
         path.write_bytes(package)
-        loaded: Callable[..., Sequence[torch.Tensor]] = torch._inductor.aoti_load_package(str(path))  # noqa: SLF001
-    return loaded
+        return _framework.load_package(str(path))
 
 
 def largest_distance(ours: Sequence[torch.Tensor], theirs: Sequence[torch.Tensor]) -> float:

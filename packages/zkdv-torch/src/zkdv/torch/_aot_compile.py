@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
+from zkdv.torch._framework import save_package
+
 __all__ = ["compile_program"]
 
 NICENESS = 10
@@ -22,7 +24,7 @@ def compile_program(source: str, target: str) -> None:
     program = _without_guarded_operators(torch.export.load(source))
     # The compiler wants examples; zeros say all that it may know of the run.
     program.example_inputs = (tuple(_zeros(node.meta["val"]) for node in _inputs(program)), {})
-    torch._inductor.aoti_compile_and_package(program, package_path=target)  # noqa: SLF001 (its documented name)
+    save_package(program, target)
 
 
 def _inputs(program: ExportedProgram) -> list[torch.fx.Node]:

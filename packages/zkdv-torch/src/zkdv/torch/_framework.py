@@ -1,16 +1,29 @@
 """What this package uses of Torch beyond its documented interface, in one place. Tested with Torch 2.13."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import fx, nn
 from torch._dynamo.eval_frame import OptimizedModule
+from torch.export import ExportedProgram
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.utils import stateless
+from torch.optim._muon import muon
 
-__all__ = ["plain_module", "swapped_tensors", "trace", "version_of"]
+__all__ = [
+    "arguments_of",
+    "draws_random_numbers",
+    "load_package",
+    "muon",
+    "plain_module",
+    "save_package",
+    "state_positive",
+    "swapped_tensors",
+    "trace",
+    "version_of",
+]
 
 
 def plain_module(module: nn.Module) -> nn.Module:
@@ -38,3 +51,41 @@ def trace(function: Callable[..., Any], arguments: tuple[torch.Tensor, ...]) -> 
     Tensors that the function reads from elsewhere become constants of the graph.
     """
     return make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*arguments)
+
+
+def draws_random_numbers(operator: object) -> bool:
+    """Return whether a node's target is an operator that Torch tags as one that may draw random numbers."""
+    return isinstance(operator, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in operator.tags  # noqa: SLF001
+
+
+def arguments_of(node: fx.Node) -> dict[str, Any]:
+    """Return the arguments of an operator's call by name, those that were left out with their default values."""
+    operator: Any = node.target
+    given = dict(node.kwargs)
+    for argument, value in zip(operator._schema.arguments, node.args, strict=False):  # noqa: SLF001
+        given.setdefault(argument.name, value)
+    for argument in operator._schema.arguments:  # noqa: SLF001
+        if argument.has_default_value():
+            given.setdefault(argument.name, argument.default_value)
+    return given
+
+
+def state_positive(number: float | torch.SymFloat) -> None:
+    """Tell the tracer that a number is above 0, so that it knows how a branch on the number goes.
+
+    Raises:
+        RuntimeError: It is a number, and not above 0.
+    """
+    torch._check(number > 0)  # noqa: SLF001
+    torch._check(number != 0)  # noqa: SLF001
+
+
+def save_package(program: ExportedProgram, path: str) -> None:
+    """Compile an exported program with AOT Inductor into a package at `path`."""
+    torch._inductor.aoti_compile_and_package(program, package_path=path)  # noqa: SLF001
+
+
+def load_package(path: str) -> Callable[..., Sequence[torch.Tensor]]:
+    """Load a package of AOT Inductor, which is native code."""
+    loaded: Callable[..., Sequence[torch.Tensor]] = torch._inductor.aoti_load_package(path)  # noqa: SLF001
+    return loaded

@@ -7,6 +7,8 @@ import numpy as np
 import torch
 from torch import fx
 
+from zkdv.torch._framework import arguments_of, draws_random_numbers
+
 __all__ = ["GeneratorWatch", "random_operator"]
 
 _PROBABILITIES = ("p", "dropout_p", "dropout")
@@ -23,23 +25,13 @@ def random_operator(graph: fx.GraphModule) -> str | None:
         if not isinstance(module, fx.GraphModule):
             continue
         for node in module.graph.nodes:
-            operator = node.target
-            if (
-                isinstance(operator, torch._ops.OpOverload)  # noqa: SLF001 (torch.ops has no other name for its members' type)
-                and torch.Tag.nondeterministic_seeded in operator.tags
-                and not _switched_off(operator, node)
-            ):
-                return str(operator)
+            if draws_random_numbers(node.target) and not _switched_off(node):
+                return str(node.target)
     return None
 
 
-def _switched_off(operator: Any, node: fx.Node) -> bool:
-    given = dict(node.kwargs)
-    for argument, value in zip(operator._schema.arguments, node.args, strict=False):  # noqa: SLF001
-        given.setdefault(argument.name, value)
-    for argument in operator._schema.arguments:  # noqa: SLF001
-        if argument.has_default_value():
-            given.setdefault(argument.name, argument.default_value)
+def _switched_off(node: fx.Node) -> bool:
+    given = arguments_of(node)
     return any(given.get(name) == 0 and given.get(name) is not False for name in _PROBABILITIES) or any(
         given.get(name) is False for name in _SWITCHES
     )

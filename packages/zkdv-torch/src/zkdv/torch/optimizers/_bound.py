@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from zkdv.errors import ZKDVError
+from zkdv.torch._framework import state_positive
 from zkdv.torch.optimizers._functional import FunctionalOptimizer, State
 from zkdv.torch.optimizers._lookup import UnsupportedOptimizerError, class_name, find_functional
 
@@ -270,9 +271,8 @@ class BoundOptimizer:
             value: Any = inputs[f"param_groups.{bound.index}.{path}"]
             value = value.reshape(()) if path in bound.tensors else value.item()
             if path in self._functional.switches:
-                # Tells the tracer how a branch on the term goes; `check` has seen the value of this step.
-                torch._check(value > 0)  # noqa: SLF001 (documented for export, whatever it is named)
-                torch._check(value != 0)  # noqa: SLF001
+                # `check` has seen the value of this step.
+                state_positive(value)
             name, _, element = path.partition(".")
             if element:
                 whole = list(values[name])

@@ -1,11 +1,8 @@
-"""Muon, as `torch.optim` computes it.
-
-Torch has the function in a private module only; tested with Torch 2.13.
-"""
+"""Muon, as `torch.optim` computes it."""
 
 from torch import Tensor
-from torch.optim._muon import muon
 
+from zkdv.torch._framework import muon
 from zkdv.torch.optimizers._functional import FunctionalOptimizer, Group, State
 from zkdv.torch.optimizers._initial import column, like
 
