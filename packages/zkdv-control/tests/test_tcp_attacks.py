@@ -327,6 +327,23 @@ def test_silent_owner_is_given_up_in_time(controls):
         assert time.monotonic() - began < ENOUGH_SECONDS
 
 
+@pytest.mark.skipif(not hasattr(socket, "TCP_KEEPIDLE"), reason="the system has no such options")
+def test_both_ends_look_within_minutes_whether_the_other_host_is_there(controls):
+    owner = controls()
+    follower = controls(1, address=owner.address)
+    exchange([owner, follower])
+    [connected] = follower._transport._open
+    [accepted] = owner._transport._connections
+    for end in (connected._socket, accepted.writer.get_extra_info("socket")):
+        assert end.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) != 0
+        assert end.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
+        idle, every, tries = (
+            end.getsockopt(socket.IPPROTO_TCP, option)
+            for option in (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+        )
+        assert idle + every * tries <= 120
+
+
 def test_what_speaks_another_protocol_is_said_to(controls):
     def greet(_, connection):
         connection.sendall(b"SSH-2.0-OpenSSH_9.9".ljust(framing.CHALLENGE_BYTES))

@@ -10,6 +10,7 @@ from contextlib import suppress
 from zkdv.control import _tcp_messages as messages
 from zkdv.control._tcp_addresses import owner_address
 from zkdv.control._tcp_messages import Claim
+from zkdv.control._tcp_sockets import tune
 from zkdv.errors import ZKDVError
 from zkdv.framing import (
     ANSWER_BYTES,
@@ -147,8 +148,7 @@ class TcpFollower:
         secured = plain
         try:
             address = socket_address(plain.getpeername())
-            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            tune(plain)
             if self._tls is not None:
                 secured = self._tls.wrap_socket(plain, server_hostname=self._server_name)
             initiator = Initiator(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from zkdv.control import _tcp_messages as messages
 from zkdv.control._rank_names import rank_names
 from zkdv.control._tcp_messages import Claim
+from zkdv.control._tcp_sockets import tune
 from zkdv.errors import ZKDVError
 from zkdv.framing import (
     ANSWER_BYTES,
@@ -200,7 +201,7 @@ class TcpOwner:
 
     async def _shake_hands(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> _Connection | None:
         endpoint = socket_address(writer.get_extra_info("sockname"))
-        _tune(writer.get_extra_info("socket"))
+        tune(writer.get_extra_info("socket"))
         if self._tls is not None:
             await writer.start_tls(self._tls, ssl_handshake_timeout=messages.HANDSHAKE_SECONDS)
         acceptor = Acceptor(self._secret, endpoint, sends=messages.FROM_OWNER_BYTES, reads=messages.FROM_FOLLOWER_BYTES)
@@ -307,12 +308,3 @@ def _listening_socket(listen: tuple[str, int]) -> socket.socket:
         return socket.create_server(listen, family=family, backlog=1024)
     except OSError as error:
         raise ZKDVError(f"cannot listen on {listen[0]}, port {listen[1]}: {error}") from error
-
-
-def _tune(connection: socket.socket) -> None:
-    """Send small frames at once, and notice a host that is gone within minutes."""
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
-        if hasattr(socket, option):
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
