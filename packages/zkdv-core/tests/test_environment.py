@@ -114,6 +114,10 @@ class Site:
 WHEEL = "pack/__init__.py,sha256=AAAA,10\npack-1.0.dist-info/RECORD,,\n"
 
 
+def test_installed_versions_leave_out_what_is_not_installed():
+    assert environment.installed_versions(["numpy", "zkdv-is-not-this"]) == {"numpy": version("numpy")}
+
+
 def test_distributions_digest_is_that_of_names_versions_and_files(tmp_path):
     site = Site(tmp_path).add("Acme_Pack", "1.0", WHEEL).add("other", "2.0", "")
     lines = "acme-pack\t1.0\nacme-pack\t1.0\tpack/__init__.py\tsha256=AAAA\nother\t2.0\n"

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from zkdv._native import leaf_digest
 
-__all__ = ["FLAGS", "EnvironmentValue", "collect", "distributions_digest"]
+__all__ = ["FLAGS", "EnvironmentValue", "collect", "distributions_digest", "installed_versions"]
 
 EnvironmentValue = str | int | float | bool | bytes | Sequence["EnvironmentValue"] | Mapping[str, "EnvironmentValue"]
 """What a value of the record can be (`environment-value` in docs/protocol/transcript.cddl)."""
@@ -81,6 +81,17 @@ def collect(
         if (revision := _revision(script.parent)) is not None:
             body["revision"] = revision
     return body
+
+
+def installed_versions(distributions: Iterable[str]) -> dict[str, str]:
+    """Return the version of each of these distributions that is installed, by name."""
+    versions: dict[str, str] = {}
+    for distribution in distributions:
+        try:
+            versions[distribution] = metadata.version(distribution)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
 
 
 def distributions_digest(installed: Iterable[metadata.Distribution] | None = None) -> bytes:

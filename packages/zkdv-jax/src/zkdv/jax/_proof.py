@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from importlib import metadata
 from pathlib import Path
 from typing import Any, overload
 
@@ -11,6 +10,7 @@ import jax
 
 from zkdv.config import ZKDVConfig
 from zkdv.driver import Driver
+from zkdv.environment import installed_versions
 from zkdv.errors import ZKDVError
 from zkdv.flowcontrol import PipelineQueue
 from zkdv.jax._attest import AttestFunction
@@ -33,13 +33,7 @@ class _JAXBackend:
 
     @property
     def framework(self) -> Mapping[str, str]:
-        versions: dict[str, str] = {}
-        for distribution in FRAMEWORK_DISTRIBUTIONS:
-            try:
-                versions[distribution] = metadata.version(distribution)
-            except metadata.PackageNotFoundError:
-                continue
-        return versions
+        return installed_versions(FRAMEWORK_DISTRIBUTIONS)
 
     @property
     def devices(self) -> Sequence[str]:

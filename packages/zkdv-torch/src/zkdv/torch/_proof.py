@@ -3,7 +3,6 @@
 import os
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
@@ -15,6 +14,7 @@ from torch.profiler import record_function
 from zkdv import overlap as policies
 from zkdv.config import ZKDVConfig
 from zkdv.driver import Driver
+from zkdv.environment import installed_versions
 from zkdv.errors import ZKDVError
 from zkdv.flowcontrol import PipelineQueue
 from zkdv.overlap import Policy
@@ -45,13 +45,7 @@ class _TorchBackend:
 
     @property
     def framework(self) -> Mapping[str, str]:
-        versions: dict[str, str] = {}
-        for distribution in FRAMEWORK_DISTRIBUTIONS:
-            try:
-                versions[distribution] = metadata.version(distribution)
-            except metadata.PackageNotFoundError:
-                continue
-        return versions
+        return installed_versions(FRAMEWORK_DISTRIBUTIONS)
 
     @property
     def devices(self) -> Sequence[str]:
