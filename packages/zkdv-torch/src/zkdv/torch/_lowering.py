@@ -5,6 +5,7 @@ through. `Lowering.forward` and `Lowering.backward` stand behind `proof.forward`
 """
 
 import contextlib
+import itertools
 import threading
 import traceback
 from collections import defaultdict
@@ -253,10 +254,8 @@ class Lowering:
             )
 
     def _refuse_captured(self, graph: fx.GraphModule) -> None:
-        for name, tensor in graph.named_buffers():
-            if name.startswith("_tensor_constant") and tensor.requires_grad:
-                raise ZKDVError(self._captured_tensor(tensor))
-        for name, value in vars(graph).items():
+        # The tracer keeps what it captures in buffers, or in plain attributes.
+        for name, value in itertools.chain(graph.named_buffers(), vars(graph).items()):
             if name.startswith("_tensor_constant") and isinstance(value, torch.Tensor) and value.requires_grad:
                 raise ZKDVError(self._captured_tensor(value))
         for _, parameter in graph.named_parameters():

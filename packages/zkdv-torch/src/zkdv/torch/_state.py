@@ -100,7 +100,7 @@ class PreparedState:
         optimizer: list[NamedTensor] = []
         places: list[tuple[int, str]] = []
         for index, bound in enumerate(self.bound):
-            prefix = f"optimizers.{index}." if len(self.bound) > 1 else ""
+            prefix = self.optimizer_prefix(index)
             for name, tensor in bound.state().items():
                 optimizer.append(NamedTensor(prefix + name, tensor))
                 places.append((index, name))
@@ -115,17 +115,21 @@ class PreparedState:
         """Return what the names of a module's tensors begin with: nothing, where there is one module."""
         return f"modules.{module}." if len(self.modules) > 1 else ""
 
+    def optimizer_prefix(self, optimizer: int) -> str:
+        """Return what the names of an optimizer's state and inputs begin with: nothing, where there is one."""
+        return f"optimizers.{optimizer}." if len(self.bound) > 1 else ""
+
     def hyperparameters(self) -> dict[str, torch.Tensor]:
         """Return the hyperparameters that are inputs of the program, as they are now, by name."""
         values: dict[str, torch.Tensor] = {}
         for index, bound in enumerate(self.bound):
-            prefix = f"optimizers.{index}." if len(self.bound) > 1 else ""
+            prefix = self.optimizer_prefix(index)
             values |= {prefix + name: value for name, value in bound.inputs().items()}
         return values
 
     def inputs_of(self, index: int, vector: torch.Tensor, given: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Return one optimizer's inputs out of the vector of all hyperparameters, in the form that it has them."""
-        prefix = f"optimizers.{index}." if len(self.bound) > 1 else ""
+        prefix = self.optimizer_prefix(index)
         made: dict[str, torch.Tensor] = {}
         for place, (name, value) in enumerate(given.items()):
             if name.startswith(prefix):
