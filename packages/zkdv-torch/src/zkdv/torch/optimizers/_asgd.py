@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from zkdv.torch.optimizers._functional import FunctionalOptimizer, Group, State
-from zkdv.torch.optimizers._initial import foreach, like
+from zkdv.torch.optimizers._initial import as_real, foreach, like
 
 __all__ = ["ASGD"]
 
@@ -33,12 +33,12 @@ def _step(
     lists = foreach(group, params)
     for param, grad, state in zip(params, grads, states, strict=True):
         update = _update_in_list if lists else _update
-        update(group, _as_real(param), _as_real(-grad if group["maximize"] else grad), state)
+        update(group, as_real(param), as_real(-grad if group["maximize"] else grad), state)
     return params, states
 
 
 def _update(group: Group, param: Tensor, grad: Tensor, state: State) -> None:
-    ax, mu, eta = _as_real(state["ax"]), state["mu"], state["eta"]
+    ax, mu, eta = as_real(state["ax"]), state["mu"], state["eta"]
     state["step"] += 1
     if group["weight_decay"] != 0:
         grad = grad.add(param, alpha=group["weight_decay"])
@@ -56,7 +56,7 @@ def _update(group: Group, param: Tensor, grad: Tensor, state: State) -> None:
 
 
 def _update_in_list(group: Group, param: Tensor, grad: Tensor, state: State) -> None:
-    ax = _as_real(state["ax"])
+    ax = as_real(state["ax"])
     state["step"] += 1
     if group["weight_decay"] != 0:
         grad = grad.add(param, alpha=group["weight_decay"])
@@ -80,10 +80,6 @@ def _set(target: Tensor, value: Any) -> None:
         # As Torch does: a number becomes a tensor of the default dtype first.
         value = torch.scalar_tensor(value, dtype=torch.get_default_dtype(), device=target.device)
     target.copy_(value)
-
-
-def _as_real(tensor: Tensor) -> Tensor:
-    return torch.view_as_real(tensor) if torch.is_complex(tensor) else tensor
 
 
 ASGD = FunctionalOptimizer(initial_state=_initial_state, step=_step, switches=("weight_decay",))

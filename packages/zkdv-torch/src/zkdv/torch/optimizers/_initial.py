@@ -1,4 +1,4 @@
-"""What the standard optimizers start from, and the columns that their functions take."""
+"""What the standard optimizers start from, and the forms in which their functions take tensors."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from zkdv.torch.optimizers._functional import Group, State
 
-__all__ = ["any_complex", "column", "foreach", "like", "scalar"]
+__all__ = ["any_complex", "as_real", "column", "foreach", "like", "scalar"]
 
 
 def column(states: Sequence[State], name: str) -> list[Any]:
@@ -46,3 +46,8 @@ def foreach(group: Group, params: Sequence[Tensor]) -> bool:
 def any_complex(params: Sequence[Tensor]) -> bool:
     """Whether a parameter is complex."""
     return any(torch.is_complex(param) for param in params)
+
+
+def as_real(tensor: Tensor) -> Tensor:
+    """A complex tensor's real and imaginary parts as a view with one more dimension; any other tensor as it is."""
+    return torch.view_as_real(tensor) if torch.is_complex(tensor) else tensor

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from zkdv.torch.optimizers._functional import FunctionalOptimizer, Group, State
-from zkdv.torch.optimizers._initial import foreach, like, scalar
+from zkdv.torch.optimizers._initial import as_real, foreach, like, scalar
 
 __all__ = ["RADAM"]
 
@@ -25,14 +25,14 @@ def _step(
 ) -> tuple[list[Tensor], list[State]]:
     lists = foreach(group, params)
     for param, grad, state in zip(params, grads, states, strict=True):
-        _update(group, _as_real(param), _as_real(-grad if group["maximize"] else grad), state, lists=lists)
+        _update(group, as_real(param), as_real(-grad if group["maximize"] else grad), state, lists=lists)
     return params, states
 
 
 def _update(group: Group, param: Tensor, grad: Tensor, state: State, *, lists: bool) -> None:
     beta1, beta2 = group["betas"]
     lr, decay = group["lr"], group["weight_decay"]
-    exp_avg, exp_avg_sq = _as_real(state["exp_avg"]), _as_real(state["exp_avg_sq"])
+    exp_avg, exp_avg_sq = as_real(state["exp_avg"]), as_real(state["exp_avg_sq"])
     state["step"] += 1
     step = state["step"].item()
     if decay != 0:
@@ -68,17 +68,13 @@ def _update(group: Group, param: Tensor, grad: Tensor, state: State, *, lists: b
 
 def _unrectified(group: Group, param: Tensor, state: State, bias_correction1: Any, *, lists: bool) -> None:
     """The update of the first steps, whose average is too short for its variance to be known."""
-    exp_avg, exp_avg_sq, lr = _as_real(state["exp_avg"]), _as_real(state["exp_avg_sq"]), group["lr"]
+    exp_avg, exp_avg_sq, lr = as_real(state["exp_avg"]), as_real(state["exp_avg_sq"]), group["lr"]
     if not lists:
         param.add_(exp_avg / bias_correction1 * lr, alpha=-1.0)
         return
     # The lists divide by a step size of zero, and take the reciprocal of the infinities.
     buffer = exp_avg_sq.sqrt().add_(group["eps"]).div_((lr * 0 / bias_correction1) * -1).reciprocal_()
     param.addcmul_(exp_avg, buffer.add_((lr * 1.0 / bias_correction1) * -1))
-
-
-def _as_real(tensor: Tensor) -> Tensor:
-    return torch.view_as_real(tensor) if torch.is_complex(tensor) else tensor
 
 
 RADAM = FunctionalOptimizer(
