@@ -10,7 +10,7 @@
 //! |---|---|
 //! | `frame`, `wellformed` | cutting a file into records, and finding the next one after damage |
 //! | `intake` | decoding, and which key must have signed |
-//! | `verifier`, `content`, `conclude` | the state machine: the line of records, what each type must say, the report |
+//! | `verifier`, `content`, `updates`, `conclude` | the state machine: the line of records, what each type must say, the report |
 //! | `linkage`, `order`, `ledger`, `layout`, `programs`, `boundaries` | its parts, each with a bound on its memory |
 //! | `check`, `element`, `attested` | a check's openings and arithmetic |
 //! | `lookup`, `folder` | what is looked up beside the stream, and where that is on disk |
@@ -36,6 +36,7 @@ mod options;
 mod order;
 mod pipeline;
 mod programs;
+mod updates;
 mod verifier;
 mod wellformed;
 
