@@ -12,13 +12,13 @@
 mod forge;
 mod model;
 mod run;
+mod settings;
 pub mod targets;
 
 pub use forge::{Forge, TestKey};
 pub use model::Model;
-pub use run::{
-    AttestStyle, CheckStyle, Ending, PROGRAM, Resume, Run, Settings, Tamper, stream_transcript, write_transcript,
-};
+pub use run::{PROGRAM, Run, Tamper, stream_transcript, write_transcript};
+pub use settings::{AttestStyle, CheckStyle, Ending, Resume, Settings};
 
 use crate::report::Report;
 use crate::verify::{Framer, Intake, Lookup, Options, Verifier};

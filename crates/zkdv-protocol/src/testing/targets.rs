@@ -6,7 +6,8 @@ use zkdv_hash::tree::{self, TreeKind};
 use zkdv_hash::{Digest, chunk, leaf};
 
 use super::forge::{Forge, TestKey};
-use super::run::{AttestStyle, CheckStyle, Ending, Resume, Settings, write_transcript};
+use super::run::write_transcript;
+use super::settings::{AttestStyle, CheckStyle, Ending, Resume, Settings};
 use super::verify_bytes;
 use crate::cbor::{self, Encoder, Item};
 use crate::record::{Body, Commit, Payload, RecordType, Sampling};
