@@ -25,6 +25,7 @@ macro_rules! change {
 }
 
 mod outsiders;
+mod provers_attested;
 mod provers_checks;
 mod provers_encoding;
 mod provers_order;
@@ -113,6 +114,7 @@ fn find(forge: &Forge, record_type: RecordType, nth: usize) -> usize {
 fn every_code_has_an_attack() {
     let attacks = [
         include_str!("outsiders.rs"),
+        include_str!("provers_attested.rs"),
         include_str!("provers_checks.rs"),
         include_str!("provers_encoding.rs"),
         include_str!("provers_order.rs"),

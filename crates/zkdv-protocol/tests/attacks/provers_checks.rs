@@ -4,14 +4,12 @@ use std::collections::BTreeSet;
 
 use zkdv_hash::Digest;
 use zkdv_protocol::cose;
-use zkdv_protocol::record::{
-    Body, CheckBody, Coordinate, Opening, Payload, ProgramRole, RecordType, Sampling, StateReason, Verdict,
-};
+use zkdv_protocol::record::{Body, CheckBody, Coordinate, Opening, Payload, RecordType, Sampling, Verdict};
 use zkdv_protocol::report::Outcome;
-use zkdv_protocol::testing::{AttestStyle, CheckStyle, Ending, Settings, write_transcript};
+use zkdv_protocol::testing::{CheckStyle, Ending, Settings, write_transcript};
 use zkdv_protocol::violation::Code;
 
-use crate::{assert_once, assert_only, find, lie, lie_in, settings};
+use crate::{assert_once, find, lie, lie_in, settings};
 
 #[test]
 fn checks_of_a_prover_who_does_not_check() {
@@ -183,7 +181,7 @@ fn receipts_of_a_prover_who_has_none() {
 }
 
 /// Changes the check of update 7, a snapshot point, so that both trees have their roots.
-fn assert_misstated(settings: &Settings, code: Code, changes: &[fn(&mut CheckBody)]) {
+pub(crate) fn assert_misstated(settings: &Settings, code: Code, changes: &[fn(&mut CheckBody)]) {
     for (number, change) in changes.iter().enumerate() {
         let report = lie_in(
             settings.clone(),
@@ -202,11 +200,11 @@ fn assert_misstated(settings: &Settings, code: Code, changes: &[fn(&mut CheckBod
     }
 }
 
-fn parameter(body: &mut CheckBody) -> &mut Coordinate {
+pub(crate) fn parameter(body: &mut CheckBody) -> &mut Coordinate {
     body.parameter.as_mut().expect("drawn")
 }
 
-fn before_opening(body: &mut CheckBody) -> &mut Opening {
+pub(crate) fn before_opening(body: &mut CheckBody) -> &mut Opening {
     parameter(body).before_opening.as_mut().expect("opened")
 }
 
@@ -407,212 +405,5 @@ fn tolerant_checks_of_a_prover_who_misstates_them() {
             |body| body.verdict = Verdict::Failed,
             |body| body.probes = Some(false),
         ],
-    );
-}
-
-/// Without the values of the attest program, wherever they are.
-fn without_attested(body: &mut CheckBody) {
-    for coordinate in [&mut body.parameter, &mut body.optimizer].into_iter().flatten() {
-        coordinate.attested = None;
-        (coordinate.before, coordinate.before_opening) = (None, None);
-        if body.exact {
-            (coordinate.committed, coordinate.opening) = (None, None);
-        }
-    }
-}
-
-fn attested(style: AttestStyle) -> Settings {
-    Settings {
-        attest: Some(style),
-        ..settings()
-    }
-}
-
-#[test]
-fn attest_programs_that_disagree_fail_the_check_and_say_by_how_much() {
-    for checks in [CheckStyle::Exact, CheckStyle::Tolerant] {
-        let report = lie(
-            Settings {
-                checks,
-                sampling: Sampling::Every(12),
-                ending: Ending::Poisoned,
-                ..attested(AttestStyle::Disagreeing)
-            },
-            |body| vec![body],
-        );
-        assert_once(Code::CheckFailed, &report);
-        let message = &report.violations[0].message;
-        assert!(
-            message.contains("the attest program disagrees with update 11 at element"),
-            "{message}"
-        );
-        assert!(message.contains("it gives a delta of"), "{message}");
-    }
-}
-
-#[test]
-fn attested_checks_of_a_prover_who_leaves_them_out_or_adds_them() {
-    for checks in [CheckStyle::Exact, CheckStyle::Tolerant] {
-        let without = Settings { checks, ..settings() };
-        let with = Settings {
-            checks,
-            ..attested(AttestStyle::Agreeing)
-        };
-        assert_misstated(
-            &with,
-            Code::AttestedMissing,
-            &[
-                without_attested,
-                |body| parameter(body).attested = None,
-                |body| body.optimizer.as_mut().expect("drawn").attested = None,
-            ],
-        );
-        assert_misstated(
-            &without,
-            Code::AttestedUnexpected,
-            &[
-                |body| parameter(body).attested = Some(0.0),
-                |body| body.optimizer.as_mut().expect("drawn").attested = Some(f64::NAN),
-            ],
-        );
-        // The program itself is left out, or there without what it gives.
-        let no_program = lie(with.clone(), |body| match body {
-            Body::Program(program) if program.role == ProgramRole::Attest => vec![],
-            body => vec![body],
-        });
-        assert_only(Code::AttestedUnexpected, &no_program);
-        let no_values = lie(with, |mut body| {
-            if let Body::Check(check) = &mut body {
-                without_attested(check);
-            }
-            vec![body]
-        });
-        assert_only(Code::AttestedMissing, &no_values);
-    }
-}
-
-#[test]
-fn attested_checks_of_a_prover_who_misstates_them() {
-    for checks in [CheckStyle::Exact, CheckStyle::Tolerant] {
-        let honest = Settings {
-            checks,
-            ..attested(AttestStyle::Agreeing)
-        };
-        assert_misstated(
-            &honest,
-            Code::CheckTolerance,
-            &[
-                |body| *parameter(body).attested.as_mut().expect("given") += 0.5,
-                |body| parameter(body).attested = Some(f64::NAN),
-                |body| body.optimizer.as_mut().expect("drawn").attested = Some(-1.0),
-                |body| body.verdict = Verdict::Failed,
-                |body| body.verdict = Verdict::Unresolved,
-            ],
-        );
-        assert_misstated(
-            &honest,
-            Code::CheckOpening,
-            &[
-                |body| parameter(body).before.as_mut().expect("given")[0] ^= 1,
-                |body| parameter(body).before = Some(vec![]),
-                |body| parameter(body).before = Some(vec![0; 16]),
-                |body| parameter(body).before = parameter(body).committed.clone(),
-                |body| parameter(body).before_opening = parameter(body).opening.clone(),
-                |body| before_opening(body).digest = Digest::ZERO,
-                |body| before_opening(body).chunk ^= 1,
-                |body| before_opening(body).bytes[0] ^= 1,
-                |body| before_opening(body).path.clear(),
-                |body| before_opening(body).chain.clear(),
-                |body| parameter(body).committed.as_mut().expect("given")[0] ^= 1,
-                |body| parameter(body).opening = None,
-                |body| body.optimizer.as_mut().expect("drawn").opening = None,
-            ],
-        );
-        assert_misstated(
-            &honest,
-            Code::BodyInvalid,
-            &[
-                |body| parameter(body).before = None,
-                |body| parameter(body).before_opening = None,
-                |body| parameter(body).committed = None,
-                |body| {
-                    let (before, opening) = (parameter(body).before.clone(), parameter(body).before_opening.clone());
-                    let optimizer = body.optimizer.as_mut().expect("drawn");
-                    (optimizer.before, optimizer.before_opening) = (before, opening);
-                },
-            ],
-        );
-    }
-    // What an attested value is compared with may be gone only where the replay is not exact, and is unresolved then.
-    let gone: fn(&mut CheckBody) = |body| (parameter(body).before, parameter(body).before_opening) = (None, None);
-    assert_misstated(&attested(AttestStyle::Agreeing), Code::BodyInvalid, &[gone]);
-    let tolerant = Settings {
-        checks: CheckStyle::Tolerant,
-        ..attested(AttestStyle::Agreeing)
-    };
-    assert_misstated(&tolerant, Code::CheckTolerance, &[gone]);
-    let resolved = lie(tolerant, |mut body| {
-        match &mut body {
-            Body::Check(check) if check.update == 7 => {
-                gone(check);
-                check.verdict = Verdict::Unresolved;
-            }
-            Body::Close(close) => close.passed -= 1,
-            _ => {}
-        }
-        vec![body]
-    });
-    assert_eq!((resolved.verdict, resolved.checks_unresolved), (Outcome::Incomplete, 1));
-}
-
-#[test]
-fn failures_of_the_attest_program_passed_off_as_passed() {
-    for checks in [CheckStyle::Exact, CheckStyle::Tolerant] {
-        let disagreeing = Settings {
-            checks,
-            sampling: Sampling::Every(12),
-            ..attested(AttestStyle::Disagreeing)
-        };
-        let passed = lie(disagreeing, |mut body| {
-            match &mut body {
-                Body::Check(check) => check.verdict = Verdict::Passed,
-                Body::Close(close) => (close.passed, close.failed) = (1, 0),
-                _ => {}
-            }
-            vec![body]
-        });
-        assert_once(Code::CheckTolerance, &passed);
-    }
-}
-
-/// The parameters before an update are those of the record before it, whatever the update's own record says.
-#[test]
-fn parameters_that_another_state_had_before_the_update() {
-    let states = |reason: StateReason| {
-        lie(attested(AttestStyle::Agreeing), move |mut body| {
-            match &mut body {
-                Body::State(state) if state.reason == reason => state.roots.parameters = Some(Digest::ZERO),
-                _ => {}
-            }
-            vec![body]
-        })
-    };
-    assert_once(Code::CheckOpening, &states(StateReason::Start));
-    let edited = Settings {
-        large_edits: vec![3],
-        ..attested(AttestStyle::Agreeing)
-    };
-    let report = lie(edited, |mut body| {
-        match &mut body {
-            Body::State(state) if state.reason == StateReason::Edit => state.roots.parameters = Some(Digest::ZERO),
-            _ => {}
-        }
-        vec![body]
-    });
-    assert!(
-        report
-            .violations
-            .iter()
-            .any(|violation| violation.code == Code::CheckOpening)
     );
 }

@@ -2,16 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use zkdv_hash::{Digest, leaf};
+use zkdv_hash::Digest;
 use zkdv_protocol::cbor::Value;
 use zkdv_protocol::key::PublicKey;
 use zkdv_protocol::limits::MAX_PROGRAM_BYTES;
 use zkdv_protocol::record::{
-    Body, CheckpointBody, CloseBody, Commit, Coordinate, Edit, ProgramBody, ProgramRole, RecordType, ResumeBody, Roots,
-    Sampling, StateBody, StateReason, Tree,
+    Body, CheckpointBody, CloseBody, Commit, ProgramRole, RecordType, ResumeBody, Roots, Sampling, StateBody,
+    StateReason, Tree,
 };
-use zkdv_protocol::report::{Outcome, Report};
-use zkdv_protocol::testing::{AttestStyle, Model, PROGRAM, Resume, Run, Settings, verify_bytes, write_transcript};
+use zkdv_protocol::report::Report;
+use zkdv_protocol::testing::{Model, Resume, Run, Settings, verify_bytes, write_transcript};
 use zkdv_protocol::verify::Options;
 use zkdv_protocol::violation::Code;
 
@@ -87,188 +87,6 @@ fn records_out_of_order() {
         },
     );
     assert_only(Code::UpdateIndex, &skipped);
-}
-
-fn attest_program() -> Body {
-    Body::Program(ProgramBody {
-        role: ProgramRole::Attest,
-        format: "test".to_owned(),
-        digest: leaf::digest(PROGRAM),
-        length: PROGRAM.len() as u64,
-        extension: "bin".to_owned(),
-        text_digest: Digest::ZERO,
-        platforms: vec!["cpu".to_owned()],
-        convention: "none".to_owned(),
-    })
-}
-
-/// Two statements of one update, one that is made when it is known what was trained, and one without a layout.
-#[test]
-fn attest_programs_out_of_order() {
-    let attested = Settings {
-        attest: Some(AttestStyle::Agreeing),
-        ..settings()
-    };
-    let is_attest = |body: &Body| matches!(body, Body::Program(program) if program.role == ProgramRole::Attest);
-    assert_once(
-        Code::OrderInvalid,
-        &lie(attested.clone(), |body| {
-            if is_attest(&body) {
-                vec![body.clone(), body]
-            } else {
-                vec![body]
-            }
-        }),
-    );
-    for settings in [settings(), attested] {
-        let late = lie(settings, |body| match body {
-            Body::Update(update) if update.update == 3 => vec![Body::Update(update), attest_program()],
-            body => vec![body],
-        });
-        assert_once(Code::OrderInvalid, &late);
-    }
-    let early = lie(settings(), |body| match body {
-        Body::Schema(schema) => vec![attest_program(), Body::Schema(schema)],
-        body => vec![body],
-    });
-    assert_once(Code::OrderInvalid, &early);
-}
-
-#[test]
-fn attest_programs_hold_until_a_resume() {
-    let resumed = |drop: bool| {
-        let settings = Settings {
-            attest: Some(AttestStyle::Agreeing),
-            check_delay: 0,
-            resume: Some(Resume { after: 9, keep: 8 }),
-            ..settings()
-        };
-        let mut seen = 0;
-        lie(settings, |body| {
-            let is_attest = matches!(&body, Body::Program(program) if program.role == ProgramRole::Attest);
-            seen += usize::from(is_attest);
-            if drop && is_attest && seen == 2 {
-                vec![]
-            } else {
-                vec![body]
-            }
-        })
-    };
-    assert_eq!(resumed(false).violations, []);
-    assert_only(Code::AttestedUnexpected, &resumed(true));
-}
-
-/// An update whose check would have to carry attested values is abandoned, and recorded again under no attest program.
-#[test]
-fn checks_that_a_resume_frees_of_an_attest_program() {
-    let resumed = |kept: Option<Digest>| {
-        let settings = Settings {
-            attest: Some(AttestStyle::Agreeing),
-            resume: Some(Resume { after: 9, keep: 8 }),
-            ..settings()
-        };
-        let mut resumed = false;
-        lie(settings, |mut body| {
-            resumed |= matches!(body, Body::Resume(_));
-            match &mut body {
-                Body::Program(program) if resumed => match kept {
-                    Some(digest) => program.digest = digest,
-                    None => return vec![],
-                },
-                Body::Check(check) if resumed && kept.is_none() => {
-                    for coordinate in [&mut check.parameter, &mut check.optimizer].into_iter().flatten() {
-                        *coordinate = Coordinate::bare(coordinate.index);
-                    }
-                }
-                _ => {}
-            }
-            vec![body]
-        })
-    };
-    let honest = resumed(Some(leaf::digest(PROGRAM)));
-    assert_eq!((honest.verdict, honest.checks_unresolved), (Outcome::Passed, 0));
-    assert_eq!(
-        honest
-            .programs
-            .iter()
-            .map(|program| program.updates)
-            .collect::<Vec<_>>(),
-        [13, 9, 4]
-    );
-    for kept in [None, Some(Digest::ZERO)] {
-        let report = resumed(kept);
-        assert_eq!(report.violations, []);
-        assert_eq!((report.verdict, report.checks_unresolved), (Outcome::Incomplete, 1));
-    }
-}
-
-/// An attest program in front of the schema that ends it is shown to be in force for nothing.
-#[test]
-fn an_attest_program_that_a_schema_ends_is_in_force_for_no_update() {
-    let settings = Settings {
-        attest: Some(AttestStyle::Agreeing),
-        check_delay: 0,
-        resume: Some(Resume { after: 8, keep: 8 }),
-        ..settings()
-    };
-    let (mut resumed, mut schema) = (false, None);
-    let report = lie(settings, |mut body| {
-        resumed |= matches!(body, Body::Resume(_));
-        match &mut body {
-            Body::Schema(first) => schema = Some(Body::Schema(first.clone())),
-            Body::Program(_) if resumed => return vec![body, schema.clone().expect("came before")],
-            Body::Check(check) if resumed => {
-                for coordinate in [&mut check.parameter, &mut check.optimizer].into_iter().flatten() {
-                    *coordinate = Coordinate::bare(coordinate.index);
-                }
-            }
-            _ => {}
-        }
-        vec![body]
-    });
-    assert_eq!((report.violations, report.verdict), (vec![], Outcome::Passed));
-    assert_eq!(
-        report
-            .programs
-            .iter()
-            .map(|program| program.updates)
-            .collect::<Vec<_>>(),
-        [12, 8, 0]
-    );
-}
-
-/// Its bytes stand in the update, and no root that the parameters before it could be opened under.
-#[test]
-fn parameter_edits_that_an_attest_program_is_not_shown() {
-    let edited = |attest| {
-        let settings = Settings {
-            attest,
-            large_edits: vec![3],
-            ..settings()
-        };
-        let mut tamper = |mut body| {
-            match &mut body {
-                Body::Update(update) if update.update == 3 => update.edits.push(Edit {
-                    tree: Tree::Parameters,
-                    leaf: 2,
-                    digest: leaf::digest(&[0; 20]),
-                    value: Some(vec![0; 20]),
-                }),
-                Body::Close(close) => close.edits += 1,
-                _ => {}
-            }
-            vec![body]
-        };
-        let mut run = Run::new(settings, &mut tamper);
-        run.train();
-        let options = Options {
-            allow_edits: true,
-            ..options(&run.forge)
-        };
-        verify_bytes(&run.forge.bytes(), &options)
-    };
-    assert_once(Code::EditInvalid, &edited(Some(AttestStyle::Agreeing)));
-    assert_eq!(edited(None).violations, []);
 }
 
 /// An edit that is listed and allowed brings others along, in the tree that no edit of the update touches.
