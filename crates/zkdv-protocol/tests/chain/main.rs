@@ -54,7 +54,7 @@ fn attest_program() -> Body {
 }
 
 #[test]
-fn an_attest_program_comes_after_the_schema_and_before_any_update() {
+fn an_attest_program_comes_once_after_the_schema_and_before_any_update() {
     let mut run = Run::start(root());
     run.append(environment()).unwrap();
     refused(
@@ -62,6 +62,9 @@ fn an_attest_program_comes_after_the_schema_and_before_any_update() {
         attest_program(),
         "a schema before a program with role `attest`",
     );
+    let mut run = Run::ready(root());
+    run.append(attest_program()).unwrap();
+    refused(&mut run, attest_program(), "one program with role `attest`");
     let mut run = Run::ready(root());
     run.update(0);
     refused(&mut run, attest_program(), "before any update");

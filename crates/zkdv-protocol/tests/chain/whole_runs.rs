@@ -11,7 +11,7 @@ use zkdv_protocol::verify::{Options, verify};
 use zkdv_protocol::violation::Code;
 
 use crate::sample::{Run, check, closed_run, digest, environment, program, root, schema, state, update};
-use crate::{sampling, with};
+use crate::{attest_program, sampling, with};
 
 /// Verifies the records of a run by themselves.
 pub(crate) fn verified(run: &Run, allow_edits: bool) -> Report {
@@ -96,6 +96,7 @@ fn a_run_with_edits_and_late_checks_verifies() {
 #[derive(Clone, Debug)]
 enum Step {
     Program,
+    AttestProgram,
     Schema,
     Environment,
     State(StateReason, u64),
@@ -114,6 +115,7 @@ fn step() -> impl Strategy<Value = Step> {
     ];
     prop_oneof![
         1 => Just(Step::Program),
+        1 => Just(Step::AttestProgram),
         1 => Just(Step::Schema),
         1 => Just(Step::Environment),
         2 => (reason, 0_u64..2).prop_map(|(reason, ahead)| Step::State(reason, ahead)),
@@ -140,6 +142,7 @@ proptest! {
             let updates = run.chain.counts().updates;
             let body = match step {
                 Step::Program => program(),
+                Step::AttestProgram => attest_program(),
                 Step::Schema => Body::Schema(schema()),
                 Step::Environment => environment(),
                 Step::State(reason, ahead) => state(updates + ahead, reason),
