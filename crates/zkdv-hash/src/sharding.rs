@@ -181,17 +181,17 @@ impl Sharding {
             let run = [row, columns.end - columns.start].map(|elements| elements as usize * element_bytes);
             found.extend_from_slice(&bytes[run[0]..run[0] + run[1]]);
             // The next row, as an odometer counts.
-            let Some(wheel) = (0..leading.len()).rev().find(|&wheel| {
+            let has_next = (0..leading.len()).rev().any(|wheel| {
                 position[wheel] += 1;
                 let has_more = position[wheel] < leading[wheel].end;
                 if !has_more {
                     position[wheel] = leading[wheel].start;
                 }
                 has_more
-            }) else {
+            });
+            if !has_next {
                 return found;
-            };
-            debug_assert!(leading[wheel].contains(&position[wheel]));
+            }
         }
     }
 }
