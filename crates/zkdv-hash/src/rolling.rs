@@ -17,10 +17,10 @@ use crate::derive::Context;
 use crate::{Digest, HashError};
 
 /// The modulus, a Mersenne prime.
-pub const MODULUS: u64 = (1 << 61) - 1;
+pub const MODULUS: u64 = (1 << MODULUS_BITS) - 1;
 
 /// Bits of the modulus.
-const MODULUS_BITS: u32 = 61;
+pub(crate) const MODULUS_BITS: u32 = 61;
 
 /// The smallest base: no word reaches it, so words are digits of a number in this base.
 const SMALLEST_BASE: u64 = 1 << 32;

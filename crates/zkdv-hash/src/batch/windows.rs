@@ -3,15 +3,12 @@
 use std::sync::Mutex;
 
 use super::{Matrix, sort};
-use crate::rolling::Roller;
+use crate::rolling::{MODULUS_BITS, Roller};
 use crate::tree::{self, TreeKind};
 use crate::{Digest, HashError};
 
 /// Numbers in a block of the list; the last block may be shorter.
 pub const BLOCK_NUMBERS: usize = 128;
-
-/// Bits of a hash plus one.
-const HASH_BITS: u32 = 61;
 
 /// Bytes of a number.
 pub(super) const NUMBER_BYTES: usize = 8;
@@ -45,7 +42,8 @@ impl SortedList {
             (*lowest, *highest) = (0, u64::MAX);
             roller.fill_successors(matrix.words, matrix.width, inside);
         }
-        sort::sort_between(&mut list.numbers, &mut list.spare, HASH_BITS);
+        // A hash plus one is at most the modulus.
+        sort::sort_between(&mut list.numbers, &mut list.spare, MODULUS_BITS);
         list
     }
 
