@@ -16,8 +16,6 @@ pub struct Agreement {
     pub within: bool,
     /// What the attested number was compared with: how far the update moved the parameter, or the element after it.
     pub expected: f64,
-    /// How far they are apart; infinite where only one of them is a number.
-    pub distance: f64,
     /// How far they may be apart.
     pub allowed: f64,
 }
@@ -50,7 +48,6 @@ pub fn compare_delta(dtype: Dtype, before: &[u8], after: &[u8], delta: f64, tole
     Some(Agreement {
         within,
         expected: moved,
-        distance: if within { 0.0 } else { f64::INFINITY },
         allowed: tolerance.absolute,
     })
 }
@@ -73,7 +70,6 @@ fn agreement(attested: f64, expected: f64, spacing: f64, tolerance: Tolerance) -
     Agreement {
         within: distance.is_finite() && (distance == 0.0 || distance <= allowed),
         expected,
-        distance,
         allowed,
     }
 }
