@@ -1,5 +1,7 @@
 //! What each type of record must say, given all that came before it; of updates and what they are owed see `updates`.
 
+use std::fmt;
+
 use zkdv_hash::Digest;
 
 use super::MAX_RESUMES;
@@ -168,7 +170,7 @@ impl Verifier<'_> {
             place,
             &body.roots,
             [true; 4],
-            &format!("a state with reason {}", body.reason),
+            format_args!("a state with reason {}", body.reason),
         );
         let mut continuous = true;
         if body.reason == StateReason::Edit {
@@ -192,7 +194,7 @@ impl Verifier<'_> {
         }
     }
 
-    pub(super) fn judge_roots_due(&mut self, place: Place, roots: &Roots, due: [bool; 4], what: &str) {
+    pub(super) fn judge_roots_due(&mut self, place: Place, roots: &Roots, due: [bool; 4], what: fmt::Arguments<'_>) {
         let names = roots.entries().map(|(name, _)| name);
         for ((name, present), due) in names.into_iter().zip(roots.present()).zip(due) {
             if present != due {

@@ -32,7 +32,7 @@ impl Verifier<'_> {
             let configuration = &terms.body.configuration;
             let due = Roots::due(configuration, update);
             let key_due = configuration.is_snapshot_point(update);
-            self.judge_roots_due(place, &body.after, due, &format!("update {update}"));
+            self.judge_roots_due(place, &body.after, due, format_args!("update {update}"));
             if body.next_key.is_some() != key_due {
                 let message = if key_due {
                     format!("a next session key is due in update {update}, and missing")
