@@ -147,6 +147,31 @@ def test_binding_and_reading_leave_the_optimizer_as_it_is():
     assert not optimizer.state
 
 
+def test_the_initial_state_of_a_frozen_parameter_is_made_again_only_where_something_changed():
+    made = []
+
+    def initial_state(group, param):
+        made.append(group["lr"])
+        return {"start": param * group["lr"]}
+
+    rate = torch.tensor(0.5)
+    optimizer = Descent([torch.nn.Parameter(torch.ones(3), requires_grad=False)], lr=rate)
+    bound = bind(
+        optimizer, {Descent: FunctionalOptimizer(initial_state=initial_state, step=lambda *given: given[1::2])}
+    )
+
+    def start():
+        return bound.state()["state.0.start"].tolist()
+
+    assert [start(), start(), len(made)] == [[0.5] * 3, [0.5] * 3, 1]
+    rate.fill_(0.25)
+    assert [start(), start(), len(made)] == [[0.25] * 3, [0.25] * 3, 2]
+    optimizer.param_groups[0]["lr"] = torch.tensor(2.0)
+    assert [start(), start(), len(made)] == [[2.0] * 3, [2.0] * 3, 3]
+    bound.parameters[0].mul_(3)
+    assert [start(), start(), len(made)] == [[6.0] * 3, [6.0] * 3, 4]
+
+
 def test_inputs_are_copies_of_what_schedulers_change_by_group_and_entry():
     optimizer = optimizer_of(torch.optim.AdamW, parameters(), {"lr": 0.5}, {"lr": 0.25, "weight_decay": 0.0})
     bound = bind(optimizer)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from zkdv.errors import ZKDVError
-from zkdv.torch._framework import state_positive
+from zkdv.torch._framework import state_positive, version_of
 from zkdv.torch.optimizers._functional import FunctionalOptimizer, State
 from zkdv.torch.optimizers._lookup import UnsupportedOptimizerError, class_name, find_functional
 
@@ -68,7 +68,7 @@ class BoundOptimizer:
         self._optimizer = optimizer
         self._functional = functional
         self._names: tuple[str, ...] | None = None
-        self._initial: dict[int, State] = {}
+        self._initial: dict[int, tuple[Any, State]] = {}
         self._started = (torch.tensor(False), torch.tensor(True))  # noqa: FBT003
         self.parameters: list[Tensor] = [param for group in optimizer.param_groups for param in group["params"]]
         self._groups: list[_BoundGroup] = []
@@ -230,10 +230,17 @@ class BoundOptimizer:
 
     def _initial_state(self, position: int, group: Mapping[str, Any]) -> State:
         """What a parameter without state starts from: the same tensors again, unless the group changed them."""
-        made = self._functional.initial_state(group, self.parameters[position].detach())
-        kept = self._initial.get(position)
+        param = self.parameters[position]
+        entries = [(name, _fact(value)) for name, value in group.items() if name != "params"]
+        origin = (version_of(param), param.data_ptr(), torch.get_default_dtype(), entries)
+        made_of, kept = self._initial.get(position, (None, None))
+        # A frozen parameter never gets a state: making it for every update would cost more than the commitment.
+        if kept is not None and made_of == origin:
+            return kept
+        made = self._functional.initial_state(group, param.detach())
         if kept is None or made.keys() != kept.keys() or not all(torch.equal(made[name], kept[name]) for name in made):
-            kept = self._initial[position] = made
+            kept = made
+        self._initial[position] = origin, kept
         return kept
 
     def _bind_group(self, index: int, group: Mapping[str, Any], positions: range) -> _BoundGroup:
@@ -300,6 +307,17 @@ class BoundOptimizer:
             f"program has it as {'a constant' if path not in bound.inputs else 'an input of another kind'}{fused}: set "
             "it before the first transaction and keep it"
         )
+
+
+def _fact(value: Any) -> Any:
+    """What is equal to an earlier fact of a value only where the value is what it was then."""
+    if isinstance(value, Tensor) and value.numel() == 1:
+        return value.dtype, value.device, value.shape, value.item()
+    if isinstance(value, tuple | list):
+        return [_fact(element) for element in value]
+    if value is None or isinstance(value, bool | int | float | complex | str):
+        return type(value), value
+    return object()  # It may change within.
 
 
 def _entry(group: Mapping[str, Any], path: str) -> Any:
