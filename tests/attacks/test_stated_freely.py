@@ -69,8 +69,14 @@ BOUND_HERE = {
 # The forge puts its own keys in their place.
 KEYS = {"root identity", "root session-key", "update next-key"}
 
-# Free within tolerance of what was committed: whether one bit is within it depends on the element.
-NEARLY_FREE = {"check parameter replayed", "check optimizer replayed"}
+# Free within tolerance of what it is compared with, where no root opens it: whether one bit is within tolerance depends
+# on the element that was drawn, and another is drawn in every run. In the attested one the optimizer's root is not due at
+# the update that is looked at; the attacks on attested checks hold values beyond tolerance against it.
+NEARLY_FREE = {
+    "sampled": {"check parameter replayed", "check optimizer replayed"},
+    "edited": set(),
+    "attested": {"check optimizer committed"},
+}
 
 # The update, and the check, that is looked at: at a snapshot, with openings, with an edit.
 UPDATES = {"sampled": 2, "edited": 2, "attested": 2}
@@ -145,7 +151,7 @@ def test_nothing_else_can_be_stated_freely(cpu_runs, name, folder):
             continue
         for path, value in paths(record.body):
             place = " ".join(map(str, (kind, *path)))
-            if place in KEYS | NEARLY_FREE or isinstance(path[-1], int):
+            if place in KEYS | NEARLY_FREE[name] or isinstance(path[-1], int):
                 continue
             present.add(place)
             for other in (*others(value), ...):
