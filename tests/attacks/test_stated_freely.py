@@ -70,8 +70,8 @@ BOUND_HERE = {
 KEYS = {"root identity", "root session-key", "update next-key"}
 
 # Free within tolerance of what it is compared with, where no root opens it: whether one bit is within tolerance depends
-# on the element that was drawn, and another is drawn in every run. In the attested one the optimizer's root is not due at
-# the update that is looked at; the attacks on attested checks hold values beyond tolerance against it.
+# on the element that was drawn, and another one is drawn in every run. In the attested run the optimizer's root is not
+# due at the update that is looked at; the attacks on attested checks hold values beyond tolerance against it.
 NEARLY_FREE = {
     "sampled": {"check parameter replayed", "check optimizer replayed"},
     "edited": set(),

@@ -155,8 +155,8 @@ def test_work_behind_a_failure_is_not_run(queue):
 
 
 def test_stages_run_on_threads_of_their_name_in_order(queue):
-    names = [queue.submit(stage, lambda: threading.current_thread().name) for stage in ("prepare", "commit", "check")]
-    assert [name.result(WAIT_SECONDS).split("_")[0] for name in names] == ["zkdv.prepare", "zkdv.commit", "zkdv.check"]
+    names = [queue.submit(stage, lambda: threading.current_thread().name) for stage in ("start", "commit", "check")]
+    assert [name.result(WAIT_SECONDS).split("_")[0] for name in names] == ["zkdv.start", "zkdv.commit", "zkdv.check"]
     order = []
     for number in range(20):
         last = queue.submit("commit", order.append, number)

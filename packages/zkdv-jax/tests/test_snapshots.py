@@ -217,7 +217,7 @@ def test_an_attempt_that_came_to_nothing_leaves_no_snapshot_behind(tmp_path, mon
         for images, labels in given[:2]:
             state, _ = step(state, images, labels)
         proof.join()
-        monkeypatch.setattr(proof.queue, "submit", refuse(proof.queue.submit, "prepare"))
+        monkeypatch.setattr(proof.jax_pipeline, "submit", no_thread)
         edited = state.replace(params=jax.tree.map(lambda leaf: leaf * 2, state.params))
         with pytest.raises(RuntimeError, match="no thread"), pytest.warns(ZKDVWarning, match="changed between"):
             step(edited, *given[2])
@@ -229,6 +229,10 @@ def test_an_attempt_that_came_to_nothing_leaves_no_snapshot_behind(tmp_path, mon
     assert all(check["body"]["exact"] for check in records(tmp_path / "proof", "check"))
 
 
+def no_thread(*_):
+    raise RuntimeError("no thread")
+
+
 def refuse(submit, stage):
     def refusing(at, *args, **kwargs):
         if at == stage:
@@ -238,7 +242,7 @@ def refuse(submit, stage):
     return refusing
 
 
-@pytest.mark.parametrize("stage", ["prepare", "commit", "snapshot"])
+@pytest.mark.parametrize("stage", ["commit", "snapshot"])
 @pytest.mark.parametrize("donated", [True, False])
 def test_an_update_that_can_not_be_handed_over_holds_nothing_up(tmp_path, monkeypatch, stage, donated):
     with zkdv.jax.ZKDV(tmp_path / "proof", check_every(2), replay_snapshot_interval=1) as proof:

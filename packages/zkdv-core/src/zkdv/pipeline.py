@@ -7,7 +7,6 @@ runs on the stage threads of `zkdv.flowcontrol`. Read `_commit` and `_check` for
 import operator
 from collections import deque
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -159,10 +158,6 @@ class Pipeline(ArrayOperations):
             self.queue.submit("commit", self._commit_handed_over)
         self._begun = False
 
-    def commit_batch(self, batch: Future[NDArray[np.uint32]]) -> Future[_native.BatchCommitment]:
-        """Commit to a packed batch, on the preparing thread."""
-        return self.queue.submit("prepare", self._commit_batch, batch)
-
     def warn(self) -> None:
         """Give the warnings that the stages have left, on the thread of the user."""
         while self._warnings:
@@ -196,9 +191,6 @@ class Pipeline(ArrayOperations):
 
     # On the stage threads.
 
-    def _commit_batch(self, batch: Future[NDArray[np.uint32]]) -> _native.BatchCommitment:
-        return _native.batch_commit(batch.result(), self.core.rolling_window, self.core.rolling_base)
-
     def _commit_handed_over(self) -> None:
         """Commit waiting updates in order, and keep the last of all: the next one is compared with its state."""
         while self._handed_over:
@@ -211,8 +203,10 @@ class Pipeline(ArrayOperations):
                 return
 
     def _commit(self, update: PendingUpdate) -> None:
-        """Bring the evidence to the host, write the record, and draw."""
+        """Commit to the batch, bring the evidence to the host, write the record, and draw."""
         submission, due = update.submission, update.submission.due
+        # The training program still runs.
+        batch = _native.batch_commit(update.batch, self.core.rolling_window, self.core.rolling_base)
         if update.index == 0:
             self.core.append("schema", self._schema().record())
         seq = self._program_seq(submission.program)
@@ -228,7 +222,7 @@ class Pipeline(ArrayOperations):
         self._notice_nan(update.index, update.evidence)
         body: dict[str, Any] = {
             "update": update.index,
-            "batch": update.batch_evidence.result().digest,
+            "batch": batch.digest,
             "program": seq,
             "after": update.evidence.roots,
             "overlap": int(update.overlap),

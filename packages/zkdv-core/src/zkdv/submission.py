@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from zkdv import _native
 from zkdv.flowcontrol import Slot
 from zkdv.overlap import Policy
 from zkdv.schema import Due, LeafEvidence
@@ -74,7 +73,6 @@ class PendingUpdate:
         submission: What was known before the program ran.
         batch: The packed words, shape (rows, width), uint32; kept for replays.
         opt_state: The optimizer leaves after the update, until the check has copies.
-        batch_evidence: The batch's commitment, being computed.
         parameter_evidence: What the training program says of the state after it, still on the device.
         pre_projection: Evidence of the whole state before the update, where a `state` record stands before it.
         overlap: Its overlap policy.
@@ -87,9 +85,8 @@ class PendingUpdate:
     pipeline: "Pipeline"
     index: int
     submission: Submission
-    batch: Future[NDArray[np.uint32]]
+    batch: NDArray[np.uint32]
     opt_state: Sequence[Any]
-    batch_evidence: Future[_native.BatchCommitment]
     parameter_evidence: Any
     pre_projection: Any | None
     overlap: Policy

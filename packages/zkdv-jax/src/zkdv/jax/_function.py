@@ -6,7 +6,6 @@
 import functools
 import types
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -158,7 +157,6 @@ class JitFunction:
                 submission,
                 words,
                 after[count:],
-                pipeline.commit_batch(words),
                 evidence,
                 before,
                 policy,
@@ -353,15 +351,13 @@ class JitFunction:
     def _donated_dynamic(self) -> frozenset[int]:
         return frozenset(self._dynamic.index(position) for position in self._donated if position in self._dynamic)
 
-    def _pack(self, pipeline: JAXPipeline, batch: Sequence[Any], variant: _Variant) -> Future[NDArray[np.uint32]]:
+    def _pack(self, pipeline: JAXPipeline, batch: Sequence[Any], variant: _Variant) -> NDArray[np.uint32]:
         """Pack the batch into the matrix that is committed; a copy, so that loaders may reuse their buffers."""
         if pipeline.schema is None:
             raise ZKDVError("a batch was packed before the schema was declared")
         dtypes = variant.program.batch_dtypes
         arrays = [np.asarray(committed_form(leaf), dtype) for leaf, dtype in zip(batch, dtypes, strict=True)]
-        packed: Future[NDArray[np.uint32]] = Future()
-        packed.set_result(pipeline.schema.batch.pack(arrays))
-        return packed
+        return pipeline.schema.batch.pack(arrays)
 
 
 def _seal(

@@ -257,7 +257,7 @@ class JAXPipeline(Pipeline):
         program = update.submission.program
         if not isinstance(program, JAXProgram) or self.schema is None:
             raise ZKDVError(f"update {update.index} was not made by this frontend")
-        batch: list[Any] = list(self.schema.batch.unpack(update.batch.result(), program.batch_dtypes))
+        batch: list[Any] = list(self.schema.batch.unpack(update.batch, program.batch_dtypes))
         for position, place in enumerate(program.batch_places):
             if place is not None:
                 batch[position] = jax.device_put(batch[position], place)

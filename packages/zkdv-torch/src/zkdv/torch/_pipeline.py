@@ -220,7 +220,7 @@ class TorchPipeline(Pipeline):
     def _batch_tensors(self, update: PendingUpdate, program: TorchProgram) -> list[torch.Tensor]:
         """Return an update's batch as the program takes it."""
         layout = self._schema().batch
-        arrays = layout.unpack(update.batch.result(), [numpy_dtype(leaf.dtype) for leaf in layout.leaves])
+        arrays = layout.unpack(update.batch, [numpy_dtype(leaf.dtype) for leaf in layout.leaves])
         return [
             tensor_of(array, torch_dtype(leaf.dtype), device)
             for array, leaf, device in zip(arrays, layout.leaves, program.batch_devices, strict=True)

@@ -168,21 +168,15 @@ class Run:
                 )
         return program
 
-    def pack(self, batch: Batch, hyperparameters: NDArray[np.float64]) -> Future[NDArray[np.uint32]]:
+    def pack(self, batch: Batch, hyperparameters: NDArray[np.float64]) -> NDArray[np.uint32]:
         """Pack batch and hyperparameters into the matrix that is committed."""
-        packed: Future[NDArray[np.uint32]] = Future()
-        packed.set_result(self._schema().batch.pack([*map(array_of, batch.leaves), hyperparameters]))
-        return packed
+        return self._schema().batch.pack([*map(array_of, batch.leaves), hyperparameters])
 
-    def repack(
-        self, words: Future[NDArray[np.uint32]], hyperparameters: NDArray[np.float64]
-    ) -> Future[NDArray[np.uint32]]:
+    def repack(self, words: NDArray[np.uint32], hyperparameters: NDArray[np.float64]) -> NDArray[np.uint32]:
         """Pack a batch once more, with other hyperparameters."""
         layout = self._schema().batch
-        *arrays, _ = layout.unpack(words.result(), [numpy_dtype(leaf.dtype) for leaf in layout.leaves])
-        packed: Future[NDArray[np.uint32]] = Future()
-        packed.set_result(layout.pack([*arrays, hyperparameters]))
-        return packed
+        *arrays, _ = layout.unpack(words, [numpy_dtype(leaf.dtype) for leaf in layout.leaves])
+        return layout.pack([*arrays, hyperparameters])
 
     def refuse_changed(self, tensors: StateTensors) -> None:
         """Refuse an update that changed names, shapes or dtypes of the state."""

@@ -56,11 +56,6 @@ class Transaction:
             self._words = run.pack(self._flat, self._hyperparameters)
             state = run.hold(self._tensors)
             self._index, self._submission, self._before = self._pipeline.begin(program, self._policy, state)
-            try:
-                self._batch_evidence = self._pipeline.commit_batch(self._words)
-            except BaseException:
-                self._pipeline.abandon(self._submission)
-                raise
         except BaseException:
             run.end()
             raise
@@ -105,7 +100,6 @@ class Transaction:
             submission,
             self._words,
             after[cut:],
-            self._batch_evidence,
             evidence,
             self._before,
             self._policy,
@@ -138,7 +132,6 @@ class Transaction:
             # They were changed inside of the block, before the step.
             self._hyperparameters = hyperparameters
             self._words = self._run.repack(self._words, hyperparameters)
-            self._batch_evidence = self._pipeline.commit_batch(self._words)
 
     def note_backward(self) -> None:
         """Note, before the first backward pass, which parameters have a gradient already: zeros, or it is refused."""
