@@ -34,8 +34,23 @@ def pretended(text):
     return hashlib.sha256(text.encode()).digest()
 
 
-def write_run(folder, *, name="digits", closed=True, edited=False, updates=UPDATES, config=None):
-    """Write a run that verifies, as far as records go: no update is sampled."""
+def write_run(
+    folder,
+    *,
+    name="digits",
+    closed=True,
+    edited=False,
+    updates=UPDATES,
+    config=None,
+    leaves=None,
+    roots=None,
+    interval=12,
+):
+    """Write a run that verifies, as far as records go: no update is sampled.
+
+    `leaves` are the schema's parameters, and `roots` those of the parameters: the initial ones, then after each update.
+    """
+    roots = roots or [pretended("p"), *(pretended(f"p{update}") for update in range(updates))]
     config = config or zkdv.ZKDVConfig(name, zkdv.SamplingPolicy(1e-12))
     signer = identity.create(folder.with_name(f"{folder.name}.pem"))
     root = {
@@ -47,7 +62,7 @@ def write_run(folder, *, name="digits", closed=True, edited=False, updates=UPDAT
         "challenger": {"name": "transcript"},
         "schemes": SCHEMES,
         "configuration": config.as_record(
-            replay_snapshot_interval=12, max_in_flight=2, rolling_window=4, probe_ratio=0.01
+            replay_snapshot_interval=interval, max_in_flight=2, rolling_window=4, probe_ratio=0.01
         ),
     }
     transcript = _native.Transcript.create(str(folder), root, signer)
@@ -55,7 +70,7 @@ def write_run(folder, *, name="digits", closed=True, edited=False, updates=UPDAT
     leaf = {"name": "w", "dtype": "float32", "shape": [2, 3]}
     words = [{"name": "x", "dtype": "float32", "shape": [4, 5], "place": "joined"}]
     batch = {"rows": 4, "width": 5, "leaves": words}
-    transcript.append("schema", {"parameters": [leaf], "optimizer": [leaf], "batch": batch, "scalars": []})
+    transcript.append("schema", {"parameters": leaves or [leaf], "optimizer": [leaf], "batch": batch, "scalars": []})
     program = b"a sealed program"
     digest = _native.leaf_digest(program)
     (folder / "programs").mkdir()
@@ -64,10 +79,10 @@ def write_run(folder, *, name="digits", closed=True, edited=False, updates=UPDAT
     described = {"text-digest": pretended("text"), "platforms": ["cpu"], "convention": "flat"}
     seq, _ = transcript.append("program", sealed | described)
     optimizer = {"optimizer": pretended("o"), "optimizer-probes": pretended("op")}
-    parameters = {"parameters": pretended("p"), "parameter-probes": pretended("pp")}
+    parameters = {"parameters": roots[0], "parameter-probes": pretended("pp")}
     transcript.append("state", {"updates": 0, "reason": "start", "roots": parameters | optimizer})
     for update in range(updates):
-        parameters = {"parameters": pretended(f"p{update}"), "parameter-probes": pretended(f"pp{update}")}
+        parameters = {"parameters": roots[update + 1], "parameter-probes": pretended(f"pp{update}")}
         body = {"update": update, "batch": pretended(f"b{update}"), "program": seq, "after": parameters, "overlap": 1}
         if edited and update == 1:
             value = bytes(24)

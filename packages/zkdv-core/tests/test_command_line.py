@@ -10,8 +10,11 @@ import sys
 from importlib.metadata import entry_points, version
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
+from zkdv import _native
 from zkdv.cli import ExitCode, main
 
 ESCAPE = "\x1b"
@@ -89,7 +92,7 @@ def test_no_command_prints_help_and_is_wrong_usage(zkdv):
     assert finished.stdout.startswith("Usage: zkdv")
 
 
-@pytest.mark.parametrize("command", ["verify", "inspect", "key new", "key show", "plugins"])
+@pytest.mark.parametrize("command", ["verify", "inspect", "match", "key new", "key show", "plugins"])
 def test_every_command_has_help_json_and_debug(zkdv, command):
     finished = zkdv(*command.split(), "--help")
     assert finished.returncode == 0
@@ -536,3 +539,63 @@ def test_guide_names_every_command_and_exit_code():
         assert re.search(rf"(?m)^\| {code.value} \|", guide), code
     for command in ("zkdv verify", "zkdv inspect", "zkdv key new", "zkdv key show", "zkdv plugins"):
         assert command in guide
+
+
+@pytest.fixture
+def model(write, tmp_path):
+    """A run and a file of its parameters after the second update."""
+    arrays = [np.full((2, 3), value, np.float32) for value in range(4)]
+    roots = [_native.tree_root("parameters", [_native.leaf_digest(array)]) for array in arrays]
+    save_file({"model/w": arrays[2]}, tmp_path / "model.safetensors")
+    return write("matched", roots=roots).folder, tmp_path / "model.safetensors"
+
+
+def test_match_says_which_update_a_file_is_from(zkdv, model):
+    finished = zkdv("match", *model)
+    assert (finished.returncode, finished.stderr) == (0, "")
+    assert f"MATCHES  {model[1]} holds the parameters after update 1 (record " in finished.stdout
+    assert "names: NAME of the run is model.NAME in the file" in finished.stdout
+    printed = json.loads(zkdv("match", *model, "--json").stdout)
+    assert (printed["verdict"], printed["matches"][0]["updates"], printed["run"]["verdict"]) == ("matches", 2, "passed")
+
+
+def test_match_exits_with_1_where_nothing_matches_or_the_transcript_fails(zkdv, model, tmp_path):
+    folder, file = model
+    save_file({"w": np.full((2, 3), 9, np.float32)}, tmp_path / "other.safetensors")
+    finished = zkdv("match", folder, tmp_path / "other.safetensors")
+    assert finished.returncode == 1
+    assert "holds the parameters of none of the 4 committed states" in finished.stdout
+    assert json.loads(zkdv("match", folder, tmp_path / "other.safetensors", "--json").stdout)["exit_code"] == 1
+    finished = zkdv("match", folder, file, "--identity", "ab" * 32)
+    assert_one_line_error(finished, 1)
+    assert "identity-mismatch" in finished.stderr
+
+
+def test_match_takes_a_mapping_and_refuses_a_bad_one(zkdv, model, tmp_path):
+    folder, file = model
+    save_file({"x": np.full((2, 3), 2, np.float32), "y": np.zeros(1)}, file)
+    names = tmp_path / "names.json"
+    names.write_text('{"x": "w", "y": null}')
+    assert zkdv("match", folder, file, "--mapping", names).returncode == 0
+    for text in ("[]", '{"x": 1}', "{", '{"x": "w", "x": "w"}', '{"z": "w"}', '{"x": "v"}', "[" * 100_000):
+        names.write_text(text)
+        assert_one_line_error(zkdv("match", folder, file, "--mapping", names))
+    assert_one_line_error(zkdv("match", folder, file, "--mapping", tmp_path / "none.json"))
+
+
+def test_match_names_what_cannot_be_read(zkdv, model, tmp_path):
+    folder, file = model
+    (tmp_path / "text").write_text("no tensors\x1b[31m")
+    for arguments in ((folder, tmp_path / "text"), (folder, tmp_path / "none"), (tmp_path / "none", file)):
+        assert_one_line_error(zkdv("match", *arguments))
+    assert_one_line_error(zkdv("match", folder))
+    assert_one_line_error(zkdv("match", folder, file, "--reader", "none"))
+
+
+def test_names_in_a_file_reach_the_terminal_without_control_characters(zkdv, model, tmp_path):
+    folder, _ = model
+    save_file({"w": np.full((2, 3), 2, np.float32), "x\x1b[31m\n": np.zeros(1)}, tmp_path / "odd.safetensors")
+    finished = zkdv("match", folder, tmp_path / "odd.safetensors")
+    assert finished.returncode == 1
+    assert ESCAPE not in finished.stdout
+    assert "not of the run: x\\x1b[31m\\n" in finished.stdout

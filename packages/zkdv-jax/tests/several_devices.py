@@ -18,6 +18,7 @@ import optax
 import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from safetensors.numpy import save_file
 from small_run import check_every, records, verified
 from zkdv_reference import leaves as reference_leaves
 from zkdv_reference import trees as reference_trees
@@ -185,6 +186,22 @@ def test_training_is_that_of_plain_jit_and_every_check_is_exact(proof, tmp_path,
     checks = [record["body"] for record in records(tmp_path / "proof", "check")]
     assert [(check["exact"], check["verdict"]) for check in checks] == [(True, "passed")] * 2
     assert_committed(tmp_path / "proof", state)
+    assert_matched(tmp_path, state)
+
+
+def assert_matched(folder, state):
+    """Hold a file of the whole arrays against the run, which commits to their shards."""
+    arrays = {
+        jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf)
+        for path, leaf in jax.tree_util.tree_flatten_with_path(state.params)[0]
+    }
+    save_file(arrays, folder / "model.safetensors")
+    report = zkdv.match(folder / "proof", folder / "model.safetensors")
+    assert (report.verdict, [found.updates for found in report.matches]) == ("matches", [UPDATES])
+    name = next(iter(arrays))
+    arrays[name] = arrays[name] + 1
+    save_file(arrays, folder / "model.safetensors")
+    assert zkdv.match(folder / "proof", folder / "model.safetensors").verdict == "differs"
 
 
 def assert_committed(folder, state):

@@ -11,8 +11,8 @@ optimizer state, with sampled updates executed again; anyone can verify it.
     report = zkdv.verify("proof")
     assert report.passed
 
-Importing this package imports no framework, and no library beyond Python's own: frontends (`zkdv.jax`) and `verify` are
-loaded on first use.
+Importing this package imports no framework, and no library beyond Python's own: frontends (`zkdv.jax`), `verify` and
+`match` are loaded on first use.
 """
 
 import pkgutil
@@ -33,12 +33,14 @@ from zkdv.errors import ZKDVError, ZKDVPoisonedError, ZKDVVerificationError, ZKD
 if TYPE_CHECKING:
     # Where a frontend is not installed, a type checker says so at its use.
     from zkdv import jax as jax
+    from zkdv.matching import MatchReport, match
     from zkdv.verification import VerificationReport, verify
 
 __all__ = [
     "Challenger",
     "EvidencePolicy",
     "FloatTolerance",
+    "MatchReport",
     "SamplingPolicy",
     "VerificationReport",
     "ZKDVConfig",
@@ -46,16 +48,22 @@ __all__ = [
     "ZKDVPoisonedError",
     "ZKDVVerificationError",
     "ZKDVWarning",
+    "match",
     "overlap",
     "verify",
 ]
 
-_LAZY = {"verify": "zkdv.verification", "VerificationReport": "zkdv.verification"}
+_LAZY = {
+    "MatchReport": "zkdv.matching",
+    "VerificationReport": "zkdv.verification",
+    "match": "zkdv.matching",
+    "verify": "zkdv.verification",
+}
 
 if not TYPE_CHECKING:  # A type checker would take every misspelt name for one that this function knows.
 
     def __getattr__(name: str) -> object:
-        """Load `verify` and the frontends on first use."""
+        """Load functions of several modules, and the frontends, on first use."""
         import importlib  # noqa: PLC0415
 
         if name == "__version__":

@@ -27,13 +27,21 @@ __all__ = [
     "zkdv_lowerings",
     "zkdv_optimizers",
     "zkdv_signers",
+    "zkdv_tensor_files",
     "zkdv_transports",
 ]
 
 PROJECT = "zkdv"
 """Name of the entry-point group, and of the project to pluggy."""
 
-HOOKS = ("zkdv_challengers", "zkdv_lowerings", "zkdv_optimizers", "zkdv_signers", "zkdv_transports")
+HOOKS = (
+    "zkdv_challengers",
+    "zkdv_lowerings",
+    "zkdv_optimizers",
+    "zkdv_signers",
+    "zkdv_tensor_files",
+    "zkdv_transports",
+)
 """Every hook, in the order that they are listed."""
 
 Declarations = dict[str, str]
@@ -84,6 +92,19 @@ def zkdv_optimizers() -> Declarations:
     Returns:
         Names of `zkdv.torch.optimizers.FunctionalOptimizer` objects by the full name of the class that each is for,
         `cls.__module__` and `cls.__qualname__` joined by a dot, for one `torch.optim.adamw.AdamW`.
+    """
+    return {}  # Never called: pluggy reads the signature.
+
+
+@_hookspec
+def zkdv_tensor_files() -> Declarations:
+    """Readers of files that hold tensors, by the name in `zkdv match --reader`.
+
+    `orbax` and `torch` are also asked for by what a file holds.
+
+    Returns:
+        Names of callables `(path: pathlib.Path) -> zkdv.tensor_files.Tensors`. A reader converts nothing, runs no code
+        out of the file and raises an exception whose message says what is wrong with it.
     """
     return {}  # Never called: pluggy reads the signature.
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from zkdv.cli import _inspect, _key, _plugins, _verify
+from zkdv.cli import _inspect, _key, _match, _plugins, _verify
 from zkdv.cli import _terminal as terminal
 from zkdv.cli._exit_codes import ExitCode
 from zkdv.cli._options import Debug, debug_requested
@@ -22,6 +22,7 @@ application = typer.Typer(
 )
 application.command("verify", short_help="Say whether transcripts hold.")(_verify.verify)
 application.command("inspect", short_help="Show what a transcript says, unverified.")(_inspect.inspect)
+application.command("match", short_help="Find the update that a model file is from.")(_match.match)
 application.add_typer(_key.application, name="key")
 application.command("plugins", short_help="List the installed plugins.")(_plugins.plugins)
 

@@ -1,6 +1,5 @@
 """`zkdv verify`: say whether transcripts hold, in words that need no knowledge of the format."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -8,11 +7,10 @@ import typer
 
 from zkdv.cli import _terminal as terminal
 from zkdv.cli._exit_codes import ExitCode
-from zkdv.cli._options import Debug, Json
+from zkdv.cli._options import AllowEdits, Debug, Identity, Json, parsed_digest, parsed_key
 from zkdv.cli._verdict import write_verdict
 from zkdv.errors import ZKDVError
-from zkdv.identity import parse_public_key
-from zkdv.verification import RunReport, VerificationReport, parse_digest
+from zkdv.verification import RunReport, VerificationReport
 from zkdv.verification import verify as verify_transcripts
 
 # Gravest first; an unreadable path is no verdict, and worse than an incomplete one.
@@ -22,12 +20,7 @@ _GRAVITY = (ExitCode.FAILED, ExitCode.UNUSABLE, ExitCode.INCOMPLETE, ExitCode.PA
 def verify(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Runs' folders, or their records files.")],
     *,
-    identity: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KEY", help="The run must be signed by this key: 64 hexadecimal digits, or a PEM file (PUBLIC KEY)."
-        ),
-    ] = None,
+    identity: Identity = None,
     head: Annotated[
         str | None, typer.Option(metavar="DIGEST", help="The last record must have this digest; one PATH only.")
     ] = None,
@@ -38,9 +31,7 @@ def verify(
             help="Fail unless met: closed, no-edits, identity, level=record|checked|audited, probability>=NUMBER.",
         ),
     ] = None,
-    allow_edits: Annotated[
-        bool, typer.Option("--allow-edits", help="Accept recorded changes of the state between updates.")
-    ] = False,
+    allow_edits: AllowEdits = False,
     as_json: Json = False,
     debug: Debug = False,  # noqa: ARG001 (read before parsing)
 ) -> None:
@@ -50,8 +41,7 @@ def verify(
     """
     if head is not None and len(paths) > 1:
         raise typer.BadParameter(f"it is of one transcript, and there are {len(paths)} paths", param_hint="--head")
-    key = None if identity is None else _parsed("--identity", parse_public_key, identity)
-    digest = None if head is None else _parsed("--head", parse_digest, head)
+    key, digest = parsed_key(identity), parsed_digest(head)
     conditions = [condition.strip() for group in require or () for condition in group.split(",")]
     codes: set[int] = set()
     runs: list[RunReport] = []
@@ -77,10 +67,3 @@ def verify(
     if as_json:
         terminal.write_json({**VerificationReport(tuple(runs)).as_json(), "exit_code": int(code)})
     raise typer.Exit(code)
-
-
-def _parsed(option: str, parse: Callable[[str], bytes], text: str) -> bytes:
-    try:
-        return parse(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint=option) from error

@@ -13,6 +13,12 @@ def zkdv_lowerings() -> Declarations:
 
 
 @hookimpl
+def zkdv_tensor_files() -> Declarations:
+    """Checkpoints that Orbax wrote."""
+    return {"orbax": "zkdv.jax._orbax_files:read"}
+
+
+@hookimpl
 def zkdv_transports() -> Declarations:
     """The key-value store of the coordination service."""
     return {"jax-kv": "zkdv.jax._coordination:JAX_KV"}

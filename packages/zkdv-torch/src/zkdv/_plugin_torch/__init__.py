@@ -24,6 +24,12 @@ def zkdv_optimizers() -> Declarations:
 
 
 @hookimpl
+def zkdv_tensor_files() -> Declarations:
+    """Files of tensors that `torch.save` wrote."""
+    return {"torch": "zkdv.torch._tensor_files:read"}
+
+
+@hookimpl
 def zkdv_transports() -> Declarations:
     """The store of the process group."""
     return {"torch-store": "zkdv.torch._control_store:TORCH_STORE"}
