@@ -48,7 +48,7 @@ mod _native {
     #[pymodule_export]
     use crate::identity::Identity;
     #[pymodule_export]
-    use crate::probes::{commit_leaf, probe_kept, probe_length, probe_sign_words, probe_signs};
+    use crate::probes::{commit_leaf, commit_leaves, probe_kept, probe_length, probe_sign_words, probe_signs};
     #[pymodule_export]
     use crate::reader::RecordReader;
     #[pymodule_export]

@@ -2,10 +2,11 @@
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyList};
+use zkdv_hash::commit::{LeafInput, Outputs};
 use zkdv_hash::dtype::ProbeKind;
 use zkdv_hash::probe::{self, ProbeOut, ProbedTree};
-use zkdv_hash::{Dtype, commit};
+use zkdv_hash::{Digest, Dtype, commit};
 
 use crate::argument;
 use crate::buffer::{Bytes, Element, array};
@@ -74,13 +75,7 @@ pub(crate) fn commit_leaf<'py>(
     let data = Bytes::of(data, "data")?;
     let signs = Bytes::of(signs, "signs")?;
     let (bytes, signs) = (data.as_slice(), signs.as_words("signs")?);
-    let expected = dtype.array_bytes(&shape).map_err(hash_error)?;
-    if bytes.len() as u64 != expected {
-        return Err(PyValueError::new_err(format!(
-            "an array of shape {shape:?} and dtype {dtype} has {expected} bytes, data has {}",
-            bytes.len()
-        )));
-    }
+    refuse_other_length(dtype, &shape, bytes)?;
     // No longer than the data, so that nothing is allocated by a number alone.
     let length = probe::length(&shape, dtype, ratio).map_err(hash_error)?;
     match dtype.probe_kind().filter(|_| length > 0) {
@@ -97,14 +92,7 @@ pub(crate) fn commit_leaf<'py>(
     }
 }
 
-fn run(
-    dtype: Dtype,
-    bytes: &[u8],
-    shape: &[u64],
-    ratio: f64,
-    signs: &[u32],
-    out: ProbeOut<'_>,
-) -> PyResult<zkdv_hash::Digest> {
+fn run(dtype: Dtype, bytes: &[u8], shape: &[u64], ratio: f64, signs: &[u32], out: ProbeOut<'_>) -> PyResult<Digest> {
     pool::run_if(bytes.len() >= POOLED_BYTES, || {
         commit::leaf(dtype, bytes, shape, ratio, signs, out)
     })
@@ -114,11 +102,97 @@ fn run(
 fn probed<T: Element + Default + Send>(
     py: Python<'_>,
     length: usize,
-    commit: impl FnOnce(&mut [T]) -> PyResult<zkdv_hash::Digest> + Send,
+    commit: impl FnOnce(&mut [T]) -> PyResult<Digest> + Send,
 ) -> PyResult<(Bound<'_, PyBytes>, Option<Bound<'_, PyAny>>)> {
     let (digest, probe) = detached(py, || {
         let mut probe = vec![T::default(); length];
         commit(&mut probe).map(|digest| (digest, probe))
     })?;
     Ok((digest_bytes(py, &digest), Some(array(py, &probe)?)))
+}
+
+/// What a caller gives of one leaf: its elements, dtype and shape.
+type GivenLeaf<'py> = (Bound<'py, PyAny>, String, Vec<u64>);
+
+#[pyfunction]
+pub(crate) fn commit_leaves<'py>(
+    py: Python<'py>,
+    leaves: Vec<GivenLeaf<'py>>,
+    ratio: &Bound<'py, PyAny>,
+    signs: &Bound<'py, PyAny>,
+) -> PyResult<(Bound<'py, PyList>, Bound<'py, PyList>, Bound<'py, PyList>)> {
+    let ratio = argument::float(ratio, "ratio")?;
+    let signs = Bytes::of(signs, "signs")?;
+    let mut held = Vec::with_capacity(leaves.len());
+    let (mut length32, mut length64) = (0, 0);
+    for (index, (data, dtype, shape)) in leaves.iter().enumerate() {
+        let data = Bytes::of(data, &format!("leaves[{index}]"))?;
+        let dtype: Dtype = dtype.parse().map_err(hash_error)?;
+        // Checked first, so that no more is allocated than the data is long.
+        refuse_other_length(dtype, shape, data.as_slice())?;
+        let length = probe::length(shape, dtype, ratio).map_err(hash_error)?;
+        let kind = dtype.probe_kind().filter(|_| length > 0);
+        match kind {
+            None => {}
+            Some(ProbeKind::F32) => length32 += length,
+            Some(ProbeKind::F64) => length64 += length,
+        }
+        held.push((data, dtype, shape, kind.map(|kind| (kind, length))));
+    }
+    let inputs: Vec<LeafInput<'_>> = held
+        .iter()
+        .map(|(data, dtype, shape, _)| LeafInput {
+            dtype: *dtype,
+            shape,
+            bytes: data.as_slice(),
+            due: true,
+        })
+        .collect();
+    let words = signs.as_words("signs")?;
+    let (digests, probe_digests, probes32, probes64) = detached(py, || {
+        let mut digests = vec![[0; Digest::LENGTH]; inputs.len()];
+        let mut probe_digests = digests.clone();
+        let (mut probes32, mut probes64) = (vec![0.0f32; length32], vec![0.0f64; length64]);
+        let outputs = Outputs {
+            digests: &mut digests,
+            probe_digests: &mut probe_digests,
+            probes32: &mut probes32,
+            probes64: &mut probes64,
+        };
+        pool::run_if(!commit::is_small(&inputs), || {
+            commit::leaves(&inputs, ratio, words, outputs)
+        })
+        .map_err(hash_error)?;
+        Ok((digests, probe_digests, probes32, probes64))
+    })?;
+    let probes = PyList::empty(py);
+    let (mut rest32, mut rest64) = (probes32.as_slice(), probes64.as_slice());
+    for (_, _, _, probe) in &held {
+        match *probe {
+            None => probes.append(py.None())?,
+            Some((ProbeKind::F32, length)) => probes.append(array(py, split_off(&mut rest32, length))?)?,
+            Some((ProbeKind::F64, length)) => probes.append(array(py, split_off(&mut rest64, length))?)?,
+        }
+    }
+    let list =
+        |digests: &[[u8; Digest::LENGTH]]| PyList::new(py, digests.iter().map(|digest| PyBytes::new(py, digest)));
+    Ok((list(&digests)?, list(&probe_digests)?, probes))
+}
+
+/// Takes the first numbers off; all, where there are fewer.
+fn split_off<'a, T>(rest: &mut &'a [T], length: usize) -> &'a [T] {
+    let (first, others) = rest.split_at(length.min(rest.len()));
+    *rest = others;
+    first
+}
+
+fn refuse_other_length(dtype: Dtype, shape: &[u64], bytes: &[u8]) -> PyResult<()> {
+    let expected = dtype.array_bytes(shape).map_err(hash_error)?;
+    if bytes.len() as u64 == expected {
+        return Ok(());
+    }
+    Err(PyValueError::new_err(format!(
+        "an array of shape {shape:?} and dtype {dtype} has {expected} bytes, data has {}",
+        bytes.len()
+    )))
 }

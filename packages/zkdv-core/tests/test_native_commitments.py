@@ -260,6 +260,40 @@ def test_probes_follow_the_vectors():
                 np.testing.assert_allclose(probe, exact, rtol=0, atol=vector["tolerance"])
 
 
+def test_many_leaves_are_committed_to_as_each_by_itself():
+    generator = np.random.default_rng(0)
+    leaves = [
+        (generator.normal(size=(700, 90)).astype(np.float32), "float32"),
+        (np.arange(12, dtype=np.int32).reshape(3, 4), "int32"),
+        (generator.normal(size=(3, 5, 7)), "float64"),
+        (np.zeros((0, 4), np.float32), "float32"),
+        (np.array(2.5, np.float32), "float32"),
+        (generator.normal(size=(64,)).astype(ml_dtypes.bfloat16), "bfloat16"),
+    ]
+    words = [
+        generator.integers(0, 2**32, _native.probe_sign_words(leaf.shape, name), np.uint32) for leaf, name in leaves
+    ]
+    given = [(leaf, name, leaf.shape) for leaf, name in leaves]
+    for count in range(len(leaves) + 1):
+        signs = np.concatenate([np.zeros(0, np.uint32), *words[:count]])
+        digests, probe_digests, probes = _native.commit_leaves(given[:count], 0.1, signs)
+        assert len(digests) == len(probe_digests) == len(probes) == count
+        for (leaf, name), own, digest, probe_digest, probe in zip(
+            leaves, words, digests, probe_digests, probes, strict=False
+        ):
+            alone, expected = _native.commit_leaf(leaf, name, leaf.shape, 0.1, own)
+            assert digest == alone == blake3.blake3(leaf.tobytes()).digest()
+            assert (probe is None) == (expected is None)
+            assert probe is None or (probe.dtype, probe.tobytes()) == (expected.dtype, expected.tobytes())
+            assert probe_digest == blake3.blake3(b"" if probe is None else probe.tobytes()).digest()
+    with pytest.raises(ValueError, match="sign words"):
+        _native.commit_leaves(given, 0.1, words[0])
+    with pytest.raises(ValueError, match="has 252000 bytes, data has 48"):
+        _native.commit_leaves([(leaves[1][0], "float32", (700, 90))], 0.1, words[0])
+    with pytest.raises(ValueError, match="more bytes than can be addressed"):
+        _native.commit_leaves([(leaves[1][0], "float32", (2**40, 2**40))], 0.1, words[0])
+
+
 def test_draws_follow_the_vectors():
     for vector in vectors("challenges", "draws"):
         drawn = _native.draw(

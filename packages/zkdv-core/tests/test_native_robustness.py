@@ -116,6 +116,7 @@ def test_functions_raise_exceptions_for_arguments_of_the_right_types(data):
     call(_native.probe_sign_words, (shape, dtype))
     call(_native.probe_signs, (root, draw(st.sampled_from([0, 1, 2, 256])), index, min(count, 10**6)))
     call(_native.commit_leaf, (words, dtype, shape, ratio, draw(arrays)))
+    call(_native.commit_leaves, ([(words, dtype, shape)] * draw(st.integers(0, 3)), ratio, draw(arrays)))
     call(_native.attested_delta, (dtype, root, root, ratio, ratio, ratio))
     call(_native.attested_element, (dtype, root, ratio, ratio, ratio))
     call(_native.draw, (root, root, {"probability": ratio}, index, count, length))

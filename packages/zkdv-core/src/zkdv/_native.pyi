@@ -272,6 +272,21 @@ def commit_leaf(
         has none.
     """
 
+def commit_leaves(
+    leaves: Sequence[tuple[Buffer | NDArray[Any], str, Sequence[int]]], ratio: float, signs: NDArray[np.uint32]
+) -> tuple[list[bytes], list[bytes], list[NDArray[np.float32] | NDArray[np.float64] | None]]:
+    """Digests and probes of many leaves on the host, in one pass over them and spread over the threads that hash.
+
+    Args:
+        leaves: Elements, dtype and shape of each, as `commit_leaf` takes them.
+        ratio: The probe ratio, above 0 and at most 1.
+        signs: The signs of all leaves, joined in their order; uint32.
+
+    Returns:
+        The digest of each leaf, the plain digest of each probe's bytes (that of no bytes where the leaf has none), and
+        the probes, as `commit_leaf` gives them.
+    """
+
 def draw(
     record_digest: bytes,
     randomness: bytes,

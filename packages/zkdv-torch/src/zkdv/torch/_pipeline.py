@@ -45,15 +45,16 @@ class TorchPipeline(Pipeline):
 
     devices: Sequence[torch.device] = ()
     _packages: list[tuple[TorchProgram, Future[bytes | None]]] = field(default_factory=list)
-    _signs: list[NDArray[np.uint32]] = field(default_factory=list)
+    _signs: dict[TreeName, NDArray[np.uint32]] = field(default_factory=dict)
 
     def declare(self, schema: Schema) -> None:
         """Set the schema at the first update, and prepare the probes of its leaves."""
         super().declare(schema)
         if not self._signs:
             for tree in TREES:
-                for index, leaf in enumerate(schema.tree(tree)):
-                    self._signs.append(self._leaf_signs(tree, index, leaf.shape, leaf.dtype))
+                leaves = enumerate(schema.tree(tree))
+                signs = [self._leaf_signs(tree, index, leaf.shape, leaf.dtype) for index, leaf in leaves]
+                self._signs[tree] = np.concatenate([np.zeros(0, np.uint32), *signs])
 
     def launch_snapshot(self, state: Sequence[Any], over: Sequence[Any] | None) -> Sequence[Any]:
         """Copy state leaves to host memory, in C order.
@@ -91,16 +92,13 @@ class TorchPipeline(Pipeline):
         probes: dict[TreeName, list[NDArray[np.float32] | NDArray[np.float64] | None]] = {}
         start = 0
         for tree in TREES:
-            leaves = schema.tree(tree)
+            specs = schema.tree(tree)
             if tree in due.trees:
-                parts = [
-                    _native.commit_leaf(data[place], spec.dtype, spec.shape, self.core.probe_ratio, self._signs[place])
-                    for place, spec in enumerate(leaves, start)
-                ]
-                digests[tree] = [digest for digest, _ in parts]
-                probes[tree] = [probe for _, probe in parts]
-                probe_digests[tree] = [_native.leaf_digest(b"" if probe is None else probe) for _, probe in parts]
-            start += len(leaves)
+                leaves = [(data[place], spec.dtype, spec.shape) for place, spec in enumerate(specs, start)]
+                digests[tree], probe_digests[tree], probes[tree] = _native.commit_leaves(
+                    leaves, self.core.probe_ratio, self._signs[tree]
+                )
+            start += len(specs)
         return LeafEvidence(
             digests=digests,
             probe_digests=probe_digests,
