@@ -62,15 +62,26 @@ def test_a_package_is_sealed_measured_and_found_again(wanted, tmp_path, monkeypa
     assert any(bits(one) != bits(leaf) for one, leaf in zip(theirs, leaves, strict=True))
 
 
-def test_a_missing_compiler_is_said_before_the_first_update_and_can_be_done_without(wanted, tmp_path, monkeypatch):
-    monkeypatch.setenv("CXX", "no-such-compiler")
+@pytest.mark.usefixtures("wanted")
+@pytest.mark.parametrize(
+    ("variable", "value", "compiler"), [("CXX", "no-such-compiler", "no-such-compiler"), ("PATH", "", r"g\+\+")]
+)
+def test_a_missing_compiler_is_said_before_the_first_update_and_can_be_done_without(
+    tmp_path, monkeypatch, variable, value, compiler
+):
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv(variable, value)
     with pytest.raises(
-        ZKDVError, match=r"no C\+\+ compiler \(no-such-compiler\).*apt install g\+\+.*aot=False.*ZKDV_AOT=off"
+        ZKDVError, match=rf"no C\+\+ compiler \({compiler}\).*apt install g\+\+.*aot=False.*ZKDV_AOT=off"
     ):
         run(tmp_path / "proof", check_every(2), data=batches(1))
+    assert records(tmp_path / "proof", "update") == []
     run(tmp_path / "other", check_every(2), data=batches(1), aot=False)
-    assert packages(tmp_path / "other") == []
-    assert verified(tmp_path / "other").verdict == "passed"
+    monkeypatch.setenv("ZKDV_AOT", "off")
+    run(tmp_path / "third", check_every(2), data=batches(1))
+    for folder in ("other", "third"):
+        assert packages(tmp_path / folder) == []
+        assert verified(tmp_path / folder).verdict == "passed"
 
 
 def test_what_can_not_be_compiled_is_warned_about_and_the_run_is_whole(wanted, tmp_path, monkeypatch):

@@ -142,7 +142,7 @@ def test_binding_and_reading_leave_the_optimizer_as_it_is():
     optimizer = optimizer_of(torch.optim.AdamW, parameters(), {"amsgrad": True})
     before = str(optimizer.state_dict())
     bound = bind(optimizer)
-    bound.state(), bound.inputs(), bound.constants(), bound.check()
+    bound.state(), bound.inputs(), bound.check()
     assert str(optimizer.state_dict()) == before
     assert not optimizer.state
 
@@ -196,29 +196,6 @@ def test_inputs_are_copies_of_what_schedulers_change_by_group_and_entry():
     given = bound.inputs()["param_groups.0.lr"]
     rate.fill_(0.125)
     assert (given.dtype, given.shape, given.item()) == (torch.float32, torch.Size([1]), 0.5)
-
-
-def test_constants_are_the_other_entries_that_the_class_knows_as_json_has_them():
-    optimizer = torch.optim.Adam(parameters(), lr=0.5, weight_decay=0.0)
-    StepLR(optimizer, 1)  # Leaves an entry of its own in the group.
-    constants = bind(optimizer).constants()
-    assert json.loads(json.dumps(constants)) == {
-        f"param_groups.0.{name}": value
-        for name, value in {
-            "weight_decay": 0.0,
-            "eps": 1e-8,
-            "amsgrad": False,
-            "maximize": False,
-            "foreach": None,
-            "capturable": False,
-            "differentiable": False,
-            "fused": None,
-            "decoupled_weight_decay": False,
-        }.items()
-    }
-    fused = bind(torch.optim.Adam(parameters(), fused=True, weight_decay=0.1)).constants()
-    assert fused["param_groups.0.betas"] == [0.9, 0.999]
-    assert fused["param_groups.0.weight_decay"] == 0.1
 
 
 def set_entry(name, value):

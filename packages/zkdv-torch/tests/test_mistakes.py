@@ -568,48 +568,6 @@ def test_writes_that_dodge_the_counters_surface_as_a_replay_difference(tmp_path,
     assert [check["update"] for check in failed] == [3]
 
 
-def test_what_is_changed_after_the_last_update_is_not_the_final_state(tmp_path):
-    proof = zkdv.torch.ZKDV(tmp_path / "proof", check_every(1))
-    proof.start(rolling_window=4)
-    model, optimizer = prepared(proof)
-    train(proof, model, optimizer, batches(2))
-    with torch.no_grad():
-        model[0].bias.fill_(0)
-    with pytest.raises(ZKDVError, match="final state can't be committed"):
-        proof.close()
-    assert verified(tmp_path / "proof").verdict == "incomplete"
-
-
-def test_equal_values_loaded_after_the_last_update_change_nothing(tmp_path):
-    proof = zkdv.torch.ZKDV(tmp_path / "proof", check_every(1))
-    proof.start(rolling_window=4)
-    model, optimizer = prepared(proof)
-    train(proof, model, optimizer, batches(2))
-    model.load_state_dict(copy.deepcopy(model.state_dict()))
-    proof.close()
-    assert verified(tmp_path / "proof").verdict == "passed"
-    first, second = [record["body"] for record in records(tmp_path / "proof", "update")]
-    [*_, final] = [record["body"] for record in records(tmp_path / "proof", "state")]
-    assert final["reason"] == "close"
-    assert final["roots"]["parameters"] == second["after"]["parameters"] != first["after"]["parameters"]
-
-
-@pytest.mark.parametrize("interval", [1, 2], ids=["committed", "uncommitted"])
-def test_optimizer_state_written_after_the_last_update_counts_as_equal_only_where_it_was_committed(tmp_path, interval):
-    proof = zkdv.torch.ZKDV(tmp_path / "proof", check_every(1), replay_snapshot_interval=interval)
-    proof.start(rolling_window=4)
-    model, optimizer = prepared(proof)
-    train(proof, model, optimizer, batches(3))
-    momentum = optimizer.state[model[0].weight]["exp_avg"]
-    momentum.copy_(momentum.clone())
-    if interval == 1:
-        proof.close()
-        assert verified(tmp_path / "proof").verdict == "passed"
-    else:
-        with pytest.raises(ZKDVError, match="final state can't be committed"):
-            proof.close()
-
-
 def test_an_update_that_is_not_the_attested_one_is_found(tmp_path):
     def other(proof, model, optimizer, batch):
         classify(proof, model, optimizer, (batch[0] + 1, batch[1]))

@@ -1,12 +1,15 @@
 """What this package uses of Torch beyond its documented interface, in one place. Tested with Torch 2.13."""
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import fx, nn
+from torch._dynamo import config as dynamo_config
 from torch._dynamo.eval_frame import OptimizedModule
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.utils import stateless
@@ -15,6 +18,7 @@ from torch.optim._muon import muon
 __all__ = [
     "arguments_of",
     "draws_random_numbers",
+    "is_stand_in",
     "load_package",
     "muon",
     "plain_module",
@@ -48,9 +52,22 @@ def swapped_tensors(module: nn.Module, tensors: Mapping[str, torch.Tensor]) -> I
 def trace(function: Callable[..., Any], arguments: tuple[torch.Tensor, ...]) -> fx.GraphModule:
     """Trace a function of tensors into a graph of ATen operators, without computing anything.
 
-    Tensors that the function reads from elsewhere become constants of the graph.
+    Tensors that the function reads from elsewhere become constants of the graph, and what `torch.compile` would compile
+    runs as it was written.
     """
-    return make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*arguments)
+    with (
+        torch.compiler.set_stance("force_eager"),
+        dynamo_config.patch(error_on_nested_fx_trace=False),
+        warnings.catch_warnings(),
+    ):
+        # A hook on all modules would be called twice for a compiled one; nothing is compiled here.
+        warnings.filterwarnings("ignore", message="Using `torch.compile", category=UserWarning)
+        return make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*arguments)
+
+
+def is_stand_in(tensor: object) -> bool:
+    """Return whether a tensor is one that `trace` made to stand for values: it has a shape, and holds nothing."""
+    return isinstance(tensor, FakeTensor)
 
 
 def draws_random_numbers(operator: object) -> bool:

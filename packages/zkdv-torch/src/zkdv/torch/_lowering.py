@@ -20,6 +20,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from zkdv.errors import ZKDVError
 from zkdv.torch._framework import plain_module, swapped_tensors, trace
+from zkdv.torch._left_alone import left_alone
 from zkdv.torch._randomness import GeneratorWatch, random_operator
 from zkdv.torch._state import PreparedState, StateTensors
 from zkdv.torch._trees import Batch
@@ -36,14 +37,16 @@ class Variant:
         stepped: For each optimizer, whether it makes a step; a skipped step leaves its tensors as they are.
         zero_grads: For each parameter, whether it has a gradient of zeros before the update, which is not the same as
             none.
-        modes: Training flag of every module, and whether each tensor wants a gradient.
+        training: Training flag of every module.
+        wants_grad: For each parameter, whether it wants a gradient.
         layouts: Strides of inputs that do not lie in C order.
     """
 
     structure: Hashable
     stepped: tuple[bool, ...]
     zero_grads: tuple[bool, ...]
-    modes: Hashable
+    training: tuple[bool, ...]
+    wants_grad: tuple[bool, ...]
     layouts: tuple[tuple[int, ...] | None, ...]
 
 
@@ -75,7 +78,7 @@ class Lowering:
         self._tensors = tensors
         self._batch = batch
         self._hyperparameters = hyperparameters
-        self._modules = {id(module) for root in prepared.modules for module in root.modules()}
+        self._modules = {id(module) for module in every_module(prepared)}
         self._thread = threading.get_ident()
         self._stand_ins: dict[int, torch.Tensor] = {}
         self._steps = [0] * len(prepared.optimizers)
@@ -92,7 +95,7 @@ class Lowering:
         watch = GeneratorWatch()
         hook = register_module_forward_pre_hook(self._refuse_unprepared)
         try:
-            with torch.compiler.set_stance("force_eager"):
+            with left_alone(self._prepared.modules):
                 graph = trace(lambda *flat: self._update(list(flat)), tuple(arguments))
         except ZKDVError:
             raise
@@ -147,8 +150,10 @@ class Lowering:
             ]
         )
         self._stand_ins = {
-            id(named.tensor): stand_in.detach().requires_grad_(named.tensor.requires_grad)
-            for named, stand_in in zip(tensors.parameters, inputs[:parameters], strict=True)
+            id(named.tensor): stand_in.detach().requires_grad_(wants)
+            for named, stand_in, wants in zip(
+                tensors.parameters, inputs[:parameters], self._variant.wants_grad, strict=True
+            )
         }
         for named, zero in zip(tensors.parameters, self._variant.zero_grads, strict=True):
             if zero:
@@ -158,6 +163,9 @@ class Lowering:
         for (optimizer, name), stand_in in zip(tensors.places, inputs[parameters:state], strict=True):
             self._states[optimizer][name] = stand_in
 
+        # By the end of the block that the update is made in they may be others.
+        for inner, training in zip(every_module(self._prepared), self._variant.training, strict=True):
+            inner.training = training
         with contextlib.ExitStack() as stack:
             for index, module in enumerate(self._prepared.modules):
                 swapped = {name: self._stand_ins[id(tensor)] for name, tensor in self._prepared.named_in(index)}
@@ -286,6 +294,12 @@ class Lowering:
                 f"operations such as torch.where instead of Python branches and .item() ({reason})"
             )
         return f"the attested function {self._function.__qualname__} can't be lowered at {where}: {reason}"
+
+
+def every_module(prepared: PreparedState) -> Iterator[nn.Module]:
+    """Yield the prepared modules and those inside of them."""
+    for root in prepared.modules:
+        yield from root.modules()
 
 
 def call_arguments(prepared: PreparedState, function: Callable[..., Any]) -> list[Any]:

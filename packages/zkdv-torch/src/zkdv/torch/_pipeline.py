@@ -1,6 +1,7 @@
 """The Torch side of `zkdv.pipeline`: commitments, copies and replays of tensors that training updates in place."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,11 +16,14 @@ from zkdv.pipeline import PendingUpdate, Pipeline
 from zkdv.schema import TREES, Due, LeafEvidence, Schema, TreeName
 from zkdv.sharding import leaf_digest
 from zkdv.submission import Program
-from zkdv.torch._aot import SealedPackage, compile_package, largest_distance, load_package
+from zkdv.torch._aot import SWITCH, SealedPackage, compile_package, largest_distance, load_package
 from zkdv.torch._leaves import HeldLeaf, host_array, host_data, numpy_dtype, tensor_of, torch_dtype
 from zkdv.torch._program_export import SealedUpdate
 
 __all__ = ["TorchPipeline"]
+
+NAMES_SAID = 5
+LOG = logging.getLogger("zkdv.torch")
 
 
 @dataclass(eq=False)
@@ -41,9 +45,12 @@ class TorchPipeline(Pipeline):
 
     Attributes:
         devices: The device of each state leaf.
+        hold_present: Returns what holds each state leaf at the moment of the call; the object of the last call where
+            Torch counted no write since.
     """
 
     devices: Sequence[torch.device] = ()
+    hold_present: Callable[[], Sequence[HeldLeaf]] = tuple
     _packages: list[tuple[TorchProgram, Future[bytes | None]]] = field(default_factory=list)
     _signs: dict[TreeName, NDArray[np.uint32]] = field(default_factory=dict)
 
@@ -70,8 +77,8 @@ class TorchPipeline(Pipeline):
 
     def await_snapshot(self, copy: Sequence[Any]) -> None:
         """Wait until a launched copy is in host memory."""
-        if any(leaf.is_pinned() for leaf in copy):
-            torch.cuda.synchronize()
+        del copy
+        _synchronize(self.devices)
 
     def restore(self, copy: Sequence[Any]) -> Sequence[Any]:
         """Return a snapshot's leaves on the devices of the program; the program leaves its inputs as they are."""
@@ -131,7 +138,12 @@ class TorchPipeline(Pipeline):
         sealed = program.sealed.result()
         if not isinstance(sealed, SealedUpdate) or not isinstance(program, TorchProgram):
             raise ZKDVError(f"the program of update {update.index} was not sealed by this frontend")
-        return list(sealed.run(*state, *self._batch_tensors(update, program)))
+        try:
+            return list(sealed.run(*state, *self._batch_tensors(update, program)))
+        except RuntimeError as error:
+            raise ZKDVError(
+                f"update {update.index} can't be replayed, its sealed program ends with: {error}"
+            ) from error
 
     def compile_beside(self, program: TorchProgram) -> None:
         """Compile a program with AOT Inductor, in the background."""
@@ -139,29 +151,36 @@ class TorchPipeline(Pipeline):
 
     def finish(self) -> None:
         """Write what closes the run: the compiled packages, and the final state. Runs after all updates."""
-        self._hold_rewritten()
+        self._refuse_changed()
         with self.queue.annotate("zkdv.aot"):
             self._seal_packages()
         super().finish()
 
-    def _hold_rewritten(self) -> None:
-        """Hold leaves of the final state anew where the values that are committed were written to them once more.
+    def _refuse_changed(self) -> None:
+        """Hold the final state as it is now, and refuse one that is not what the last update left.
 
-        A leaf that was not committed after the last update has nothing to be compared with, and stays as it is.
+        A leaf that is committed is compared with its digest, which finds writes that Torch did not count too. One that
+        is not must not have been written to; another tensor in its place is compared with it.
         """
         if not self._handed_over:
             return
         last, digests = self._handed_over[-1], {} if self._evidence is None else self._evidence.digests
-        after = list(last.after)
-        for position, leaf in enumerate(after):
-            if not leaf.is_deleted():
-                continue
+        present, changed = self.hold_present(), []
+        for position, (was, now) in enumerate(zip(last.after, present, strict=True)):
             tree, number = self._schema().tree_leaf(position)
-            spec, now = self._schema().tree(tree)[number], HeldLeaf(leaf.tensor)
-            same_form = (now.tensor.dtype, tuple(now.tensor.shape)) == (torch_dtype(spec.dtype), spec.shape)
-            if same_form and tree in digests and leaf_digest(host_array(now.tensor)) == digests[tree][number]:
-                after[position] = now
-        self._handed_over[-1] = replace(last, after=after)
+            if tree in digests:
+                same = leaf_digest(host_array(now.tensor)) == digests[tree][number]
+            else:
+                same = now is was or (not was.is_deleted() and bool(np.array_equal(now.data(), was.data())))
+            if not same:
+                changed.append(self._schema().tree(tree)[number].name)
+        if changed:
+            more = f" and {len(changed) - NAMES_SAID} more" if len(changed) > NAMES_SAID else ""
+            raise ZKDVError(
+                f"the run's final state can't be committed, since it is not what the last update left: "
+                f"{', '.join(changed[:NAMES_SAID])}{more} changed after it; close the proof before the state is changed"
+            )
+        self._handed_over[-1] = replace(last, after=present)
 
     def _compile(self, program: TorchProgram) -> bytes | None:
         try:
@@ -174,6 +193,16 @@ class TorchPipeline(Pipeline):
     def _seal_packages(self) -> None:
         """Commit to the packages, each with its distance from its program on the run's last state and batch."""
         packages, self._packages = self._packages, []
+        compiling = [compiled for _, compiled in packages if not compiled.done()]
+        if compiling:
+            # Something that is seen without a configuration of logging, and that is no ground to stop.
+            LOG.warning(
+                "closing %s: waiting for AOT Inductor to compile the update, which takes a minute or so for each of %d "
+                "program(s) the first time; @proof.attest(aot=False) or %s=off leaves the compiled package out",
+                self.core.path,
+                len(compiling),
+                SWITCH,
+            )
         for program, compiled in packages:
             package, sealed = compiled.result(), program.sealed.result()
             if package is None or program.seq is None or not isinstance(sealed, SealedUpdate):
@@ -205,7 +234,7 @@ class TorchPipeline(Pipeline):
             copies = dict(zip(on_gpu, _host_buffers(leaves), strict=True))
             for copy, leaf in zip(copies.values(), leaves, strict=True):
                 copy.copy_(leaf, non_blocking=True)
-            torch.cuda.synchronize()
+            _synchronize(leaf.device for leaf in leaves)
         return {
             place: host_data(copies[place])
             if place in copies
@@ -235,9 +264,16 @@ class TorchPipeline(Pipeline):
 def _host_buffers(leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Return tensors in host memory with shapes and dtypes of `leaves`, pinned where they are on a GPU."""
     return [
-        torch.empty(leaf.shape, dtype=leaf.dtype, pin_memory=leaf.is_cuda and torch.cuda.is_available())
+        # The device is said, for there may be another default.
+        torch.empty(leaf.shape, dtype=leaf.dtype, device="cpu", pin_memory=leaf.is_cuda)
         for leaf in leaves
     ]
+
+
+def _synchronize(devices: Iterable[torch.device]) -> None:
+    """Wait for all work on the GPUs among `devices`; the current one, for which Torch waits else, may be another."""
+    for device in sorted({device for device in devices if device.type == "cuda"}, key=str):
+        torch.cuda.synchronize(device)
 
 
 def _tensor_of(leaf: Any) -> torch.Tensor:

@@ -104,7 +104,8 @@ def load(blob: bytes) -> Callable[..., Sequence[torch.Tensor]]:
         ) from error
 
     def run(*leaves: torch.Tensor) -> Sequence[torch.Tensor]:
-        with torch.no_grad():
+        # As in training: operators keep what their backward needs (an LSTM its workspace) only where gradients are on.
+        with torch.enable_grad():
             results: Sequence[torch.Tensor] = module(*leaves)
         return results
 

@@ -208,13 +208,14 @@ class ZKDV(Driver):
         """Add the gradients of a scalar loss to the parameters' `grad`: `loss.backward()`.
 
         Raises:
-            ZKDVError: In a transaction, where a parameter has a gradient from before it.
+            ZKDVError: In a transaction, where a parameter has a gradient from before it, or the loss was computed from
+                a stand-in that the attested function left behind when it was lowered.
         """
         if self._run.lowering is not None:
             self._run.lowering.backward(loss)
             return
         if self._run.transaction is not None:
-            self._run.transaction.note_backward()
+            self._run.transaction.note_backward(loss)
         loss.backward()
 
     def register_functional_optimizer(self, cls: type[Optimizer], functional: FunctionalOptimizer) -> None:
@@ -249,9 +250,12 @@ class ZKDV(Driver):
     def close(self) -> None:
         """Wait for all commitments and checks, write the closing records and end the run. Closing twice does no harm.
 
+        It waits for AOT Inductor too, and says so in the log (`zkdv.torch`).
+
         Raises:
             ZKDVPoisonedError: The proof failed, now or before; the transcript is closed as poisoned.
-            ZKDVError: The closing records could not be written, or a transaction is open.
+            ZKDVError: The closing records could not be written, the state is not what the last update left, or a
+                transaction is open.
         """
         self._refuse_inside("close()")
         super().close()

@@ -24,7 +24,7 @@ from zkdv.torch._leaves import (
     refuse_unreadable,
     tensor_like,
 )
-from zkdv.torch._lowering import Lowering, Variant, call_arguments
+from zkdv.torch._lowering import Lowering, Variant, call_arguments, every_module
 from zkdv.torch._pipeline import TorchPipeline, TorchProgram
 from zkdv.torch._program_export import seal
 from zkdv.torch._state import NamedTensor, PreparedState, StateTensors, vector_of
@@ -137,15 +137,12 @@ class Run:
 
     def variant(self, tensors: StateTensors, batch: Batch) -> Variant:
         """Return the constants of the program for an update that makes a step of every optimizer."""
-        modules = self.prepared.modules
         return Variant(
             structure=batch.structure,
             stepped=(True,) * len(self.prepared.optimizers),
             zero_grads=(False,) * len(tensors.parameters),
-            modes=(
-                tuple(module.training for root in modules for module in root.modules()),
-                tuple(named.tensor.requires_grad for named in tensors.parameters),
-            ),
+            training=tuple(module.training for module in every_module(self.prepared)),
+            wants_grad=tuple(named.tensor.requires_grad for named in tensors.parameters),
             layouts=(
                 *(layout_of(named.tensor) for named in tensors.all()),
                 *(layout_of(leaf) if isinstance(leaf, torch.Tensor) else None for leaf in batch.leaves),
@@ -186,6 +183,11 @@ class Run:
 
     # Pieces of the above.
 
+    def _hold_present(self) -> list[HeldLeaf]:
+        tensors = self.prepared.tensors()
+        self.refuse_changed(tensors)
+        return self.hold(tensors)
+
     def _declare(self, tensors: StateTensors, batch: Batch) -> None:
         """Check what the update starts from, as far as it is not what the last one started from."""
         identities = [id(named.tensor) for named in tensors.parameters]
@@ -213,6 +215,7 @@ class Run:
         )
         self.pipeline().declare(Schema(_specs(tensors.parameters), _specs(tensors.optimizer), layout))
         self.pipeline().devices = [named.tensor.device for named in tensors.all()]
+        self.pipeline().hold_present = self._hold_present
         self._signature = signature
 
     def _seal(self, variant: Variant, tensors: StateTensors, batch: Batch) -> TorchProgram:

@@ -9,7 +9,8 @@ import torch
 from zkdv.errors import ZKDVError
 from zkdv.overlap import Policy
 from zkdv.submission import PendingUpdate, Submission
-from zkdv.torch._state import vector_of
+from zkdv.torch._framework import is_stand_in
+from zkdv.torch._state import StateTensors, vector_of
 from zkdv.torch._trees import flatten
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Transaction:
             self._pipeline: TorchPipeline = run.pipeline()
             self._flat = flatten(self._batch)
             self._tensors = run.prepared.tensors()
+            _refuse_kept_casts(self._tensors)
             self._hyperparameters = vector_of(run.prepared.hyperparameters())
             self._variant = run.variant(self._tensors, self._flat)
             program = run.program(self._variant, self._tensors, self._flat)
@@ -125,6 +127,7 @@ class Transaction:
             raise ZKDVError(
                 "an optimizer made two steps in one transaction; an update is one step: open a transaction for each"
             )
+        self._refuse_stand_ins()
         self._steps[optimizer] += 1
         self._run.prepared.bound[optimizer].check()
         hyperparameters = vector_of(self._run.prepared.hyperparameters())
@@ -133,8 +136,10 @@ class Transaction:
             self._hyperparameters = hyperparameters
             self._words = self._run.repack(self._words, hyperparameters)
 
-    def note_backward(self) -> None:
+    def note_backward(self, loss: torch.Tensor) -> None:
         """Note, before the first backward pass, which parameters have a gradient already: zeros, or it is refused."""
+        if is_stand_in(loss):
+            raise ZKDVError(_left_behind("the loss"))
         if self._zero_grads is not None:
             return
         zero: list[bool] = []
@@ -148,3 +153,29 @@ class Transaction:
                 )
             zero.append(grad is not None)
         self._zero_grads = tuple(zero)
+
+    def _refuse_stand_ins(self) -> None:
+        for named in self._tensors.parameters:
+            if named.tensor.requires_grad and is_stand_in(named.tensor.grad):
+                raise ZKDVError(_left_behind(f"the gradient of {named.name}"))
+
+
+def _left_behind(what: str) -> str:
+    return (
+        f"{what} was computed from a tensor that holds nothing: while the attested function was lowered, something "
+        "that it calls kept such a stand-in (functools.cache, a global, an attribute of an object). Make what is kept "
+        "before the first transaction, for one by a forward pass, or keep it as a buffer of the model"
+    )
+
+
+def _refuse_kept_casts(tensors: StateTensors) -> None:
+    """Refuse autocast that is on around the transaction and keeps the casts of weights until it ends."""
+    if not torch.is_autocast_cache_enabled():
+        return
+    for kind in {named.tensor.device.type for named in tensors.parameters}:
+        if torch.is_autocast_enabled(kind):
+            raise ZKDVError(
+                f'torch.autocast("{kind}") is on where the transaction opens: it keeps what weights were cast to until '
+                "it ends, so that later updates would go on with the weights of earlier ones; open it inside of the "
+                "block, around the forward pass, or give it cache_enabled=False"
+            )

@@ -1,7 +1,8 @@
 """Batches as trees: their leaves in a fixed order with names, and the same tree with other leaves."""
 
+import copy
 import dataclasses
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, MutableMapping
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,7 @@ def flatten(value: Any, name: str = "batch") -> Batch:
         keys = list(value)
         if not all(isinstance(key, str) for key in keys):
             raise ZKDVError(f"{name} is a mapping with keys that are no text; the arrays of a batch are named by text")
-        return _joined(name, keys, [value[key] for key in keys], kind, lambda **made: kind(made))
+        return _joined(name, keys, [value[key] for key in keys], kind, lambda **made: _mapping_like(value, made))
     if isinstance(value, (tuple, list)):
         if hasattr(value, "_fields"):
             return _joined(name, list(value._fields), list(value), kind, kind)
@@ -64,6 +65,16 @@ def flatten(value: Any, name: str = "batch") -> Batch:
         f"{name} is a {type(value).__name__}; a batch holds tensors, NumPy arrays, numbers and text in tuples, lists, "
         "mappings and dataclasses"
     )
+
+
+def _mapping_like(value: Mapping[str, Any], made: dict[str, Any]) -> Any:
+    if not isinstance(value, MutableMapping):
+        kind: Any = type(value)
+        return kind(made)
+    # A copy keeps what else there is to it: the factory of a defaultdict, the attributes of a tokenizer's encoding.
+    copied = copy.copy(value)
+    copied.update(made)
+    return copied
 
 
 def _joined(name: str, keys: list[str], parts: list[Any], kind: type, make: Callable[..., Any]) -> Batch:

@@ -97,7 +97,7 @@ def _rate(group: Group, step: Any, norm: Any, update: Tensor) -> Any:
 
 def _at_least(floor: float, value: Any) -> Any:
     """`max(floor, value)` as Python has it: the floor also where the value is NaN."""
-    double = torch.scalar_tensor(value, dtype=torch.float64)
+    double = torch.scalar_tensor(value, dtype=torch.float64, device="cpu")
     return torch.where(double > floor, double, floor).item()
 
 

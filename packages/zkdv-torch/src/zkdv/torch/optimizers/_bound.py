@@ -1,6 +1,5 @@
 """One live optimizer as the values and the pure step that a program is made of."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -69,7 +68,7 @@ class BoundOptimizer:
         self._functional = functional
         self._names: tuple[str, ...] | None = None
         self._initial: dict[int, tuple[Any, State]] = {}
-        self._started = (torch.tensor(False), torch.tensor(True))  # noqa: FBT003
+        self._started = tuple(torch.tensor(value, device="cpu") for value in (False, True))
         self.parameters: list[Tensor] = [param for group in optimizer.param_groups for param in group["params"]]
         self._groups: list[_BoundGroup] = []
         start = 0
@@ -131,19 +130,6 @@ class BoundOptimizer:
             f"param_groups.{bound.index}.{path}": _as_input(_entry(self._optimizer.param_groups[bound.index], path))
             for bound in self._groups
             for path in bound.inputs
-        }
-
-    def constants(self) -> dict[str, Any]:
-        """The hyperparameters that the program has baked in.
-
-        Returns:
-            Numbers, texts, booleans, None and lists of these as JSON has them, and the `repr` of anything else, as
-            `param_groups.{group}.{entry}`.
-        """
-        return {
-            f"param_groups.{bound.index}.{path}": _as_json(value)
-            for bound in self._groups
-            for path, value in _without(bound.constants, bound.inputs).items()
         }
 
     def check(self) -> None:
@@ -361,15 +347,7 @@ def _is_input(value: Any) -> bool:
 def _as_input(value: Any) -> Tensor:
     if isinstance(value, Tensor):
         return value.detach().clone()
-    return torch.tensor(float(value), dtype=torch.float64)
-
-
-def _as_json(value: Any) -> Any:
-    if isinstance(value, tuple | list):
-        return [_as_json(element) for element in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return repr(value)
-    return value if value is None or isinstance(value, bool | int | float | str) else repr(value)
+    return torch.tensor(float(value), dtype=torch.float64, device="cpu")
 
 
 def _signature(param: Tensor, state: State) -> list[tuple[str, torch.Size, torch.dtype]]:
