@@ -2,6 +2,7 @@
 
 import os
 import re
+import socket
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -41,6 +42,25 @@ def test_an_example_leaves_a_transcript_that_passes(tmp_path, environment, examp
     assert done.stdout.splitlines()[-1] == "passed"
     assert float(re.search(r"accuracy ([\d.]+)%", done.stdout)[1]) > 95
     assert verify(tmp_path, environment).returncode == 0
+
+
+@pytest.mark.slow
+def test_the_guide_to_several_processes_runs_as_printed(tmp_path, environment):
+    guide = (ROOT / "docs/guides/several-processes.md").read_text(encoding="utf-8")
+    [commands] = re.findall(r'```sh title="Two processes on one machine"\n(.*?)```', guide, re.DOTALL)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        coordinator = f"127.0.0.1:{free.getsockname()[1]}"
+    path = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    done = run(["sh", "-ec", commands], tmp_path, environment | {"PATH": path, "COORDINATOR": coordinator})
+    assert done.returncode == 0, done.stdout + done.stderr
+    accuracies = re.findall(r"rank \d: loss [\d.]+, test accuracy ([\d.]+)%", done.stdout)
+    assert len(accuracies) == 2
+    assert accuracies[0] == accuracies[1]
+    assert float(accuracies[0]) > 95
+    assert "PASSED" in done.stdout
+    assert "updates     225 on 2 processes" in done.stdout
 
 
 WITH_TORCH = pytest.mark.skipif(find_spec("torch") is None, reason="Torch takes 6 GB; this environment leaves it out")

@@ -9,7 +9,7 @@ import pytest
 
 import zkdv
 from zkdv import _native, environment, identity
-from zkdv.driver import SCHEMES
+from zkdv.session import SCHEMES
 
 UPDATES = 3
 

@@ -23,7 +23,7 @@ SIGNED_RUN = """
 import sys, time
 from zkdv import _native, environment, identity
 from zkdv.config import ZKDVConfig
-from zkdv.driver import SCHEMES
+from zkdv.session import SCHEMES
 
 configuration = ZKDVConfig().as_record(replay_snapshot_interval=12, max_in_flight=2, rolling_window=4, probe_ratio=0.01)
 root = {"protocol": 1, "prover": "whitebox-jax", "run": "signed", "time": time.time_ns() // 10**6, "ranks": 1,

@@ -2,35 +2,26 @@
 
 import os
 import threading
-import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, NoReturn, Protocol, Self
 
-from zkdv import _native, environment, identity
+from zkdv import _native
 from zkdv._arguments import checked_integer, checked_ratio
-from zkdv._native_errors import native_errors
 from zkdv.config import ZKDVConfig
-from zkdv.errors import CodePlace, ZKDVError, ZKDVPoisonedError, calling_place, warn
+from zkdv.errors import CodePlace, ZKDVError, ZKDVPoisonedError, ZKDVVerificationError, calling_place, warn
 from zkdv.flowcontrol import Annotation, PipelineQueue
 from zkdv.pipeline import Pipeline
+from zkdv.session import OwnerSession, failure_in_one_line
+from zkdv.transport import Control
 
 __all__ = ["Backend", "Driver"]
 
 MAX_IN_FLIGHT_LIMIT = 1_024
 REPLAY_SNAPSHOT_INTERVAL_LIMIT = 65_536
 ROLLING_WINDOW_LIMIT_WORDS = 2**32 - 1
-
-SCHEMES = {
-    "leaf": "blake3-256",
-    "sharded-leaf": "zkdv-sharded-leaf-1",
-    "tree": "zkdv-tree-1",
-    "batch": "zkdv-batch-1",
-    "probe": "zkdv-probe-1",
-    "challenge": "zkdv-challenge-1",
-}
 
 State = Literal["new", "running", "closed"]
 
@@ -68,6 +59,8 @@ class Driver:
         annotation: Marks phases in profiles; does nothing by default.
         max_in_flight: Ceiling of unresolved updates, 1 to 1024.
         replay_snapshot_interval: A check replays at most this many updates, 1 to 65536.
+        open_control: Called by `start()`, on every rank of a run over several processes: gives what carries decisions
+            between them, or None where there is one process, which is the default.
 
     Raises:
         TypeError: An argument of another type.
@@ -83,6 +76,7 @@ class Driver:
         annotation: Annotation | None = None,
         max_in_flight: int = 2,
         replay_snapshot_interval: int = 12,
+        open_control: Callable[[], Control | None] = lambda: None,
     ) -> None:
         if config is not None and not isinstance(config, ZKDVConfig):
             raise TypeError(f"config is {config!r} ({type(config).__name__}); it is a zkdv.ZKDVConfig, or None")
@@ -97,13 +91,15 @@ class Driver:
             self.max_in_flight,
             *(() if annotation is None else (annotation,)),
             max_lag=self.config.max_check_lag(self.replay_snapshot_interval, self.max_in_flight),
+            on_failure=self._tell_other_ranks,
         )
         self.update_lock = threading.RLock()
         self.rolling_window = 0
         self.rolling_base = 0
         self.probe_ratio = 0.0
         self._pipeline: Pipeline | None = None
-        self._transcript: _native.Transcript | None = None
+        self._open_control = open_control
+        self._session: OwnerSession | None = None
         self._state: State = "new"
         self._unclosed: weakref.finalize[..., Any] | None = None
         self._pid = os.getpid()
@@ -120,8 +116,10 @@ class Driver:
             TypeError: An argument of another type.
             ValueError: An argument out of range.
             ZKDVError: The run was started before, the folder holds a transcript or can't be written, the identity key
-                can't be used, or the configuration asks for what this version does not have. None of these poisons
+                can't be used, or the configuration asks for what this version does not have. Over several processes
+                also: another rank met any of these, is gone, or was started with something else. None of these poisons
                 the proof.
+            TimeoutError: Another rank did not come in time.
         """
         rolling_window = checked_integer("rolling_window", rolling_window, 1, ROLLING_WINDOW_LIMIT_WORDS)
         probe_ratio = checked_ratio("probe_ratio", probe_ratio)
@@ -130,44 +128,33 @@ class Driver:
                 again = "is closed" if self._state == "closed" else "was started before"
                 raise ZKDVError(f"the proof in {self.path} {again}; start() is called once")
             self.config.refuse_unavailable()
-            signer = identity.load(self.config.identity)
-            facts = environment.collect(
-                framework=self.backend.framework, devices=self.backend.devices, flags=self.backend.flags
+            session = OwnerSession(
+                self.path,
+                self.config,
+                self._open_control(),
+                backend=self.backend,
+                replay_snapshot_interval=self.replay_snapshot_interval,
+                max_in_flight=self.max_in_flight,
+                rolling_window=rolling_window,
+                probe_ratio=probe_ratio,
             )
-            root = {
-                "protocol": 1,
-                "prover": self.backend.prover,
-                "run": self.config.name,
-                "time": time.time_ns() // 1_000_000,
-                "ranks": 1,
-                "challenger": {"name": self.config.challenger},
-                "schemes": SCHEMES,
-                "configuration": self.config.as_record(
-                    replay_snapshot_interval=self.replay_snapshot_interval,
-                    max_in_flight=self.max_in_flight,
-                    rolling_window=rolling_window,
-                    probe_ratio=probe_ratio,
-                ),
-            }
-            with native_errors():
-                transcript = _native.Transcript.create(str(self.path), root, signer)
-            self._transcript = transcript
+            self._session = session
             # Should the proof never be closed, its lock still goes with the object.
-            self._unclosed = weakref.finalize(self, _leave_open, transcript, self.path, self._pid, calling_place())
+            self._unclosed = weakref.finalize(self, _leave_open, session, self.path, self._pid, calling_place())
             try:
-                if transcript.set_aside is not None:
+                if session.set_aside is not None:
                     warn(
                         f"{self.path} held a transcript of a run that ended before its first update; it is kept as "
-                        f"{transcript.set_aside}"
+                        f"{session.set_aside}"
                     )
-                self.append("environment", facts)
                 self.rolling_window, self.probe_ratio = rolling_window, probe_ratio
-                self.rolling_base = _native.rolling_base(transcript.root_digest)
+                self.rolling_base = _native.rolling_base(session.root_digest)
                 self._pipeline = self.backend.pipeline(self, self.queue)
-            except BaseException:
+            except BaseException as error:
                 self._state = "closed"
                 self._unclosed.detach()
-                transcript.release()
+                session.leave(failure_in_one_line(error))
+                session.release()
                 raise
             self._state = "running"
 
@@ -179,12 +166,23 @@ class Driver:
     @property
     def root_digest(self) -> bytes:
         """Digest of the root record, 32 bytes: the name of the run."""
-        return self._opened().root_digest
+        return self.session.root_digest
 
     @property
     def head(self) -> bytes:
-        """Digest of the last record, 32 bytes."""
-        return self._opened().head
+        """Digest of the last record, 32 bytes; on a follower of the last one that it was told of."""
+        return self.session.head
+
+    @property
+    def session(self) -> OwnerSession:
+        """The transcript of the run, as this process sees it.
+
+        Raises:
+            ZKDVError: The proof was not started.
+        """
+        if self._session is None:
+            raise ZKDVError(f"the proof in {self.path} was not started; call start() first")
+        return self._session
 
     @property
     def pipeline(self) -> Pipeline:
@@ -214,29 +212,13 @@ class Driver:
         every = self.config.sampling_policy.check_every
         return self.checks_possible and (every is None or (index + 1) % every == 0)
 
-    def append(self, kind: "_native.RecordType", body: Mapping[str, Any]) -> tuple[int, bytes]:
-        """Write a record.
-
-        Returns:
-            Its number, and its digest (32 bytes).
-
-        Raises:
-            ZKDVError: It could not be written; the message says where and why.
-        """
-        with native_errors():
-            return self._opened().append(kind, dict(body))
-
-    def sync(self) -> None:
-        """Force what was written to disk.
-
-        Raises:
-            ZKDVError: The disk refuses it.
-        """
-        with native_errors():
-            self._opened().sync()
-
     def store_program(self, digest: bytes, extension: str, blob: bytes) -> None:
-        """Write a sealed program to the folder, under its digest; a program that is there is left alone."""
+        """Write a sealed program to the folder, under its digest; a program that is there is left alone.
+
+        Followers store nothing.
+        """
+        if self.session.rank != 0:
+            return
         folder = self.path / "programs"
         target = folder / f"{digest.hex()}.{extension}"
         try:
@@ -266,13 +248,15 @@ class Driver:
                 pipeline.recover()
             finally:
                 self.update_lock.release()
-        pipeline.queue.join()
+        with pipeline.checks_may_launch():
+            pipeline.queue.join()
 
     def close(self) -> None:
         """Wait for all commitments and checks, write the closing records and end the run. Closing twice does no harm.
 
         Raises:
-            ZKDVPoisonedError: The proof failed, now or before; the transcript is closed as poisoned.
+            ZKDVPoisonedError: The proof failed, now or before; the transcript is closed as poisoned. Over several
+                processes it stays open, unless it was a check that failed.
             ZKDVError: The closing records could not be written.
         """
         # No update begins while the proof is closing.
@@ -285,21 +269,30 @@ class Driver:
             try:
                 if self.queue.failure is None:
                     pipeline.recover()
-                self.queue.join()
+                with pipeline.checks_may_launch():
+                    self.queue.join()
                 pipeline.finish()
                 self._write_close("finished")
+                self.session.finish()
                 finished = True
-            except ZKDVPoisonedError:
-                # What a stage has at hand is written before the record that nothing comes after.
-                self.queue.close(cancel=True)
-                self._write_close("poisoned")
+            except BaseException as error:
+                self.session.leave(failure_in_one_line(error))
+                if isinstance(error, ZKDVPoisonedError):
+                    # What a stage has at hand is written before the record that nothing comes after.
+                    self.queue.close(cancel=True)
+                    # Ranks that lost each other have not failed: the run can go on from what is recorded.
+                    if self.session.size == 1 or isinstance(self.queue.failure, ZKDVVerificationError):
+                        self._write_close("poisoned")
                 raise
             finally:
                 # An interrupt waits for no checks.
                 self._end(cancel=not finished)
 
     def abandon(self) -> None:
-        """End the run at once and leave its transcript open: commitments at hand are written, checks are dropped."""
+        """End the run at once and leave its transcript open: commitments at hand are written, checks are dropped.
+
+        Over several processes every rank's run ends by it.
+        """
         with self._lock:
             if self._state == "running" and os.getpid() == self._pid:
                 self._end(cancel=True)
@@ -325,6 +318,8 @@ class Driver:
                 if error is None:
                     raise
         else:
+            if self._session is not None and self._state == "running" and os.getpid() == self._pid:
+                self._session.leave(failure_in_one_line(error))
             self.abandon()
 
     def pipeline_of_closing(self) -> Pipeline:
@@ -333,15 +328,10 @@ class Driver:
             raise ZKDVError(f"the proof in {self.path} was not started")
         return self._pipeline
 
-    def _opened(self) -> _native.Transcript:
-        if self._transcript is None:
-            raise ZKDVError(f"the proof in {self.path} was not started; call start() first")
-        return self._transcript
-
     def _write_close(self, reason: Literal["finished", "poisoned"]) -> None:
         counts = self.pipeline_of_closing().counts
         try:
-            self.append(
+            self.session.append(
                 "close",
                 {
                     "updates": counts.updates,
@@ -357,9 +347,17 @@ class Driver:
             if reason == "finished":
                 raise
 
+    def _tell_other_ranks(self, failure: BaseException) -> None:
+        # The failure of a check is every rank's own.
+        if self._session is not None and not isinstance(failure, ZKDVVerificationError):
+            self._session.leave(failure_in_one_line(failure))
+
     def _end(self, *, cancel: bool) -> None:
         self._state = "closed"
         try:
+            if cancel:
+                # Whoever waits for another rank waits no longer.
+                self.session.leave("the run was abandoned")
             self.queue.close(cancel=cancel)
             self.pipeline_of_closing().clear()
         finally:
@@ -367,18 +365,18 @@ class Driver:
 
     def _release(self) -> None:
         try:
-            with native_errors():
-                self._opened().release()
+            self.session.release()
         finally:
             if self._unclosed is not None:
                 self._unclosed.detach()
 
 
-def _leave_open(transcript: _native.Transcript, path: Path, pid: int, started: CodePlace) -> None:
+def _leave_open(session: OwnerSession, path: Path, pid: int, started: CodePlace) -> None:
     """Let go of the transcript of a proof that is gone, or that outlives the interpreter."""
-    transcript.release()
-    # Whoever is forked off has nothing to close.
+    session.release()
+    # Whoever is forked off has nothing to close, and nobody to tell.
     if os.getpid() == pid:
+        session.leave("the proof was never closed")
         warn(
             f"the proof in {path} was never closed: its transcript stays open, and `zkdv verify` calls it incomplete; "
             "use the proof in a `with` block, or call close() after the last update",

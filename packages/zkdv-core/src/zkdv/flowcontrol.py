@@ -91,13 +91,22 @@ class PipelineQueue:
         capacity: The most updates that may be unresolved at once, at least 1.
         annotation: Marks phases in profiles; does nothing by default. Waiting shows as `zkdv.flow_control.wait`.
         max_lag: The most updates that may be admitted behind one whose check is still owed; None for no limit.
+        on_failure: Called once, with the first failure of a stage.
     """
 
-    def __init__(self, capacity: int, annotation: Annotation = _no_annotation, *, max_lag: int | None = None) -> None:
+    def __init__(
+        self,
+        capacity: int,
+        annotation: Annotation = _no_annotation,
+        *,
+        max_lag: int | None = None,
+        on_failure: Callable[[BaseException], None] = lambda _failure: None,
+    ) -> None:
         if capacity < 1:
             raise ValueError(f"capacity is {capacity}; it must be at least 1")
         self.capacity = capacity
         self.max_lag = max_lag
+        self._on_failure = on_failure
         self._admitted = 0
         self._annotation = annotation
         self._changes = _Changes()
@@ -189,9 +198,12 @@ class PipelineQueue:
     def poison(self, failure: BaseException) -> None:
         """Make waiting and later calls raise from `failure`; the first failure is kept."""
         with self._changes.lock:
-            if self._failure is None:
+            first = self._failure is None
+            if first:
                 self._failure = failure
             self._changes.condition.notify_all()
+        if first:
+            self._on_failure(failure)
 
     def join(self) -> None:
         """Wait until nothing is owed for any admitted update.

@@ -4,9 +4,10 @@
 runs on the stage threads of `zkdv.flowcontrol`. Read `_commit` and `_check` for what one update leaves behind.
 """
 
+import contextlib
 import operator
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +71,7 @@ class Pipeline(ArrayOperations):
     counts: _Counts = field(default_factory=_Counts)
     _handed_over: deque[_HandedOver] = field(default_factory=deque)
     _begun: bool = False
+    _training_waits: bool = False
     _evidence: LeafEvidence | None = None
     _memory: ReplayMemory = field(default_factory=ReplayMemory)
     _warnings: list[str] = field(default_factory=list)
@@ -117,7 +119,8 @@ class Pipeline(ArrayOperations):
         """
         self.recover()
         self._begun = True
-        slot = self.queue.acquire(policy)
+        with self.checks_may_launch():
+            slot = self.queue.acquire(policy)
         try:
             self.warn()
             index = self.updates
@@ -132,6 +135,20 @@ class Pipeline(ArrayOperations):
         if not self.core.may_sample(index):
             slot.draw(sampled=False)
         return index, Submission(slot, program, self.due(index), edits), before
+
+    @contextlib.contextmanager
+    def checks_may_launch(self) -> Iterator[None]:
+        """Let checks run while the training thread waits in the block.
+
+        Over several processes the programs that join devices must be launched in one order on every rank. So a check
+        begins where every rank has launched all that comes before the same call, and ends before the call goes on.
+        """
+        self._training_waits = True
+        self.queue.notify()
+        try:
+            yield
+        finally:
+            self._training_waits = False
 
     def submit(self, update: PendingUpdate, after: Sequence[Any]) -> None:
         """Hand over an update whose program was launched; `after` are the state leaves after it, parameters first."""
@@ -208,7 +225,7 @@ class Pipeline(ArrayOperations):
         # The training program still runs.
         batch = _native.batch_commit(update.batch, self.core.rolling_window, self.core.rolling_base)
         if update.index == 0:
-            self.core.append("schema", self._schema().record())
+            self.core.session.append("schema", self._schema().record())
         seq = self._program_seq(submission.program)
         if self.attest_program is not None:
             self._program_seq(self.attest_program)
@@ -229,7 +246,7 @@ class Pipeline(ArrayOperations):
         }
         if submission.edits:
             body["edits"] = list(submission.edits)
-        _, digest = self.core.append("update", body)
+        digest = self.core.session.append_update(update.index, body)
         self.counts.updates += 1
         self.counts.edits += len(submission.edits)
 
@@ -261,9 +278,14 @@ class Pipeline(ArrayOperations):
 
     def _check(self, update: PendingUpdate, coordinates: dict[TreeName, int | None]) -> None:
         """Replay a sampled update from the newest snapshot and write the check's record."""
-        outcome = self._replay_and_compare(update, coordinates)
+        session = self.core.session
+        if session.size > 1:
+            self.queue.wait_until(lambda: self._training_waits)
+        challenge = session.challenge(update.index, coordinates, self.core.config.tolerance)
+        outcome = self._replay_and_compare(update, challenge.coordinates)
         # The replay's arrays are gone by now, before training goes on where it waited.
         if outcome is not None:
+            session.conclude(challenge, outcome.body)
             self._conclude(update, outcome)
 
     def _replay_and_compare(
@@ -349,8 +371,6 @@ class Pipeline(ArrayOperations):
         return Attested(values, before, () if committed is None else committed.digests["parameters"])
 
     def _conclude(self, update: PendingUpdate, outcome: CheckOutcome) -> None:
-        self.core.append("check", outcome.body)
-        self.core.sync()
         if outcome.failure is not None:
             self.counts.failed += 1
             raise ZKDVVerificationError(
@@ -390,7 +410,8 @@ class Pipeline(ArrayOperations):
         return update.evidence
 
     def _append_state(self, reason: str, evidence: LeafEvidence) -> None:
-        self.core.append("state", {"updates": self.counts.updates, "reason": reason, "roots": evidence.roots})
+        body = {"updates": self.counts.updates, "reason": reason, "roots": evidence.roots}
+        self.core.session.append("state", body)
 
     def _program_seq(self, program: Program) -> int:
         """Store a program and write its record, the first time that an update names it."""
@@ -399,7 +420,7 @@ class Pipeline(ArrayOperations):
             digest = _native.leaf_digest(sealed.blob)
             record = sealed.record()
             self.core.store_program(digest, str(record["extension"]), sealed.blob)
-            program.seq, _ = self.core.append(
+            program.seq = self.core.session.append(
                 "program",
                 record
                 | {
@@ -414,7 +435,8 @@ class Pipeline(ArrayOperations):
         """Leave a warning the first time that a probe is NaN: the run goes on, and its owner should know."""
         if self._nan_noticed or not evidence.holds_nan:
             return
-        for tree, probes in evidence.probes.items():
+        own = evidence.probes if evidence.read_own_probes is None else evidence.read_own_probes()
+        for tree, probes in own.items():
             for leaf, probe in zip(self._schema().tree(tree), probes, strict=True):
                 if probe is not None and np.isnan(probe).any():
                     self._nan_noticed = True

@@ -167,13 +167,18 @@ class LeafEvidence:
         probe_digests: Digests of the leaves' probe vectors, likewise.
         read_probes: Gives the probe vectors, float32 or float64, those of a leaf's shards joined in their order, and
             None for leaves that have none. Most updates never ask for them one by one.
-        holds_nan: Whether a probe holds NaN.
+        holds_nan: Whether a probe that this process holds has NaN in it.
+        read_own_probes: Gives the vectors, or the parts of them, that this process holds, where other processes hold
+            others; None where it holds all. Unlike `read_probes` it needs no other process.
     """
 
     digests: Mapping[TreeName, Sequence[bytes]]
     probe_digests: Mapping[TreeName, Sequence[bytes]]
     read_probes: Callable[[], Mapping[TreeName, Sequence[NDArray[Any] | None]]] = field(repr=False)
     holds_nan: bool = False
+    read_own_probes: Callable[[], Mapping[TreeName, Sequence[NDArray[Any] | None]]] | None = field(
+        default=None, repr=False
+    )
 
     @cached_property
     def probes(self) -> Mapping[TreeName, Sequence[NDArray[Any] | None]]:

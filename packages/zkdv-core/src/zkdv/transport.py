@@ -12,6 +12,7 @@ from typing import Protocol
 __all__ = [
     "DECISION_BYTES",
     "KEY_BYTES",
+    "Control",
     "Engine",
     "Membership",
     "OpenTransport",
@@ -79,6 +80,24 @@ class Transport(Protocol):
         Args:
             reason: One line for the other ranks.
         """
+
+
+class Control(Protocol):
+    """What carries the owner's decisions; `zkdv.control.HostControl` is one."""
+
+    @property
+    def rank(self) -> int:
+        """This process; 0 is the owner."""
+
+    @property
+    def size(self) -> int:
+        """Processes in the run, at least 2."""
+
+    def exchange(self, key: str, value: object = None) -> object:
+        """Take part in one round: the owner's value, on every rank."""
+
+    def close(self, reason: str | None = None) -> None:
+        """Leave the run, and tell the other ranks why."""
 
 
 OpenTransport = Callable[[Membership], Transport]

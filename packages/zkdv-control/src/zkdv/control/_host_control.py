@@ -143,9 +143,14 @@ class HostControl:
                 raise ZKDVError(f"{place}: {error}") from error
             raise
 
-    def close(self) -> None:
-        """Leave the control plane; rounds that wait end with a `RuntimeError`, on the other ranks too."""
-        self._close(f"rank {self.rank} has closed its control")
+    def close(self, reason: str | None = None) -> None:
+        """Leave the control plane; rounds that wait end with a `RuntimeError`, on the other ranks too.
+
+        Args:
+            reason: What the other ranks are told, one line, of which they see the first 512 bytes in UTF-8; default:
+                that this rank has closed its control.
+        """
+        self._close(reason or f"rank {self.rank} has closed its control")
 
     def __enter__(self) -> Self:
         return self

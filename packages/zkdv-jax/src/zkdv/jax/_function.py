@@ -23,6 +23,7 @@ from zkdv.jax._committed_leaves import CommittedLeaves, committed_form
 from zkdv.jax._layout import StateLayout, describe, explicit_shardings, moved, placement
 from zkdv.jax._overlap import carry_policy, policy_of, proofs_of
 from zkdv.jax._pipeline import JAXPipeline, JAXProgram, SealedReplay
+from zkdv.jax._processes import BatchReplicas, JointEvidence
 from zkdv.jax._staging import StagedFunction, stage
 from zkdv.jax._trace_settings import TraceSettings
 from zkdv.schema import Due, LeafSpec, Schema
@@ -45,6 +46,7 @@ class _Variant:
         avals: Shape, dtype and weak type of every input leaf.
         layout: How the state lies on devices.
         policy: The overlap policy at the time of the trace, which states in the result carry.
+        replicas: Over several processes what each device has of the batch.
     """
 
     staged: StagedFunction
@@ -52,6 +54,7 @@ class _Variant:
     avals: tuple[jax.core.ShapedArray, ...]
     layout: StateLayout
     policy: overlap.Policy
+    replicas: BatchReplicas | None
 
 
 class JitFunction:
@@ -135,12 +138,15 @@ class JitFunction:
         state = [leaves[index] for index in staged.state_inputs]
         batch = [leaves[index] for index in staged.batch_inputs]
         policy = self._policy(staged, leaves, values)
+        admitted = min(policy, overlap.UNCHECKED) if pipeline.over_processes else policy
         if not pipeline.updates:
             self._proof.seal_attest_program(staged, [*state, *batch])
 
         self._refuse_moved_batch(variant, batch)
-        index, submission, before = pipeline.begin(variant.program, policy, state)
+        index, submission, before = pipeline.begin(variant.program, admitted, state)
         try:
+            # Over several processes the batch is on its way to every rank while the step runs.
+            batch = pipeline.gather(batch)
             words = self._pack(pipeline, batch, variant) if self._gives_away_batch(staged) else None
             result, hidden, evidence = self._run(pipeline, submission, variant, values)
             if words is None:
@@ -159,7 +165,7 @@ class JitFunction:
                 after[count:],
                 evidence,
                 before,
-                policy,
+                admitted,
                 after[:count],
             )
             pipeline.submit(update, after)
@@ -180,7 +186,8 @@ class JitFunction:
         for index, leaf in zip(staged.after_results, after, strict=True):
             results[index] = leaf
         due, signs = evidence_inputs
-        evidence = self._proof.jax_pipeline.commit(due, after, signs)
+        batch = [] if variant.replicas is None else [leaves[index] for index in staged.batch_inputs]
+        evidence = self._proof.jax_pipeline.commit(due, after, signs, batch, variant.replicas)
         result = jax.tree.unflatten(staged.result_tree, results[: staged.result_count])
         return result, results[staged.result_count :], evidence
 
@@ -193,6 +200,9 @@ class JitFunction:
                 result, hidden, evidence = self._jit((pipeline.due_operand(submission.due), pipeline.signs), *values)
         finally:
             self._tracing = None
+        if variant.replicas is not None:
+            digests, probes32, probes64 = evidence
+            return result, hidden, JointEvidence(digests, probes32, probes64, variant.replicas)
         return result, hidden, evidence
 
     def _variant(self, pipeline: JAXPipeline, values: Sequence[Any], leaves: list[Any], tree: Any) -> _Variant:
@@ -221,9 +231,29 @@ class JitFunction:
             sealed = pipeline.queue.submit("start", _seal, replay, abstract, counts, layout, TraceSettings.current())
             policy = self._policy(staged, leaves, values)
             program = JAXProgram(sealed, batch_dtypes=batch_dtypes, batch_places=batch_places)
-            variant = _Variant(staged, program, avals, layout, policy)
+            replicas = None
+            if pipeline.over_processes:
+                batch = [jax.eval_shape(committed_form, leaf) for leaf in inputs[len(staged.state_inputs) :]]
+                replicas = BatchReplicas.of(layout, staged.batch_names, batch, batch_places)
+                self._agree(pipeline, schema, replicas, program)
+            variant = _Variant(staged, program, avals, layout, policy, replicas)
             self._variants[key] = variant
         return variant
+
+    def _agree(self, pipeline: JAXPipeline, schema: Schema, replicas: BatchReplicas, program: JAXProgram) -> None:
+        """Refuse ranks that would run something else than the owner, before any does."""
+        mesh = replicas.layout.whole().mesh
+        pipeline.core.session.agree(
+            f"what {self._signature.name} does",
+            {
+                "function": self._signature.name,
+                "state and batch": schema.record(),
+                "layout of the state": [describe(sharding) for sharding in pipeline.layout.shardings],
+                "layout of the batch": [describe(sharding) for sharding in replicas.layout.shardings],
+                "devices": [int(device.id) for device in np.ravel(mesh.devices)],
+                "program": program.sealed.result().text.decode(),
+            },
+        )
 
     def _refuse_traced(self, leaves: Sequence[Any]) -> None:
         if any(issubclass(kind, jax.core.Tracer) for kind in set(map(type, leaves))):
@@ -369,7 +399,8 @@ def _seal(
 ) -> SealedProgram:
     out_shardings = None if layout.mesh is None else [None] * counts[0] + list(layout.shardings)
     with settings.applied():
-        return SealedReplay(_replay_export.seal(replay, abstract, out_shardings=out_shardings), *counts)
+        exported = _replay_export.seal(replay, abstract, out_shardings=out_shardings)
+    return SealedReplay(exported, *counts, layout.ranks if len(set(layout.ranks)) > 1 else ())
 
 
 def _schema(staged: StagedFunction, leaves: Sequence[Any], layout: StateLayout) -> Schema:

@@ -6,7 +6,7 @@ device commits to what it holds, and the host puts together which device speaks 
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import jax
 import numpy as np
@@ -16,9 +16,20 @@ from numpy.typing import NDArray
 from zkdv import _native
 from zkdv.errors import ZKDVError
 
-__all__ = ["ONE_DEVICE", "StateLayout", "StatePlaces", "describe", "explicit_shardings", "moved", "placement"]
+__all__ = ["ONE_DEVICE", "StateLayout", "StatePlaces", "describe", "explicit_shardings", "moved", "placement", "put"]
 
 DIGEST_BYTES = 32
+
+
+class TracedBatch(Protocol):
+    """A batch over several processes, in the program at hand."""
+
+    @property
+    def layout(self) -> "StateLayout":
+        """How its leaves lie."""
+
+    def digests(self, leaves: Sequence[jax.Array]) -> jax.Array:
+        """Return the digests of what one device has of them, shape (leaves, 8), uint32."""
 
 
 @dataclass(frozen=True)
@@ -154,19 +165,60 @@ class StateLayout:
             check_vma=False,
         )
 
+    def on_every_process(self, commit: Callable[..., Any], batch: "TracedBatch | None") -> Callable[..., Any]:
+        """Return the commit calls of a state and a batch with whole leaves as operands, for a mesh over processes.
+
+        The digests of all devices, of each those of the state and then those of the batch, are on every device: all
+        ranks see the same. Probes stay where they are; they are as in `on_each_device`.
+
+        Args:
+            commit: The commit call of the state.
+            batch: How the batch lies, and what is committed of it; None without one.
+        """
+        if self.mesh is None:
+            raise ZKDVError("a state on one device lies on no mesh over processes")
+        axes = self.mesh.axis_names
+        each, joined = PartitionSpec(), PartitionSpec(axes)
+
+        def on_one_device(due: Any, leaves: Any, signs: Any, batch_leaves: Any) -> tuple[Any, Any, Any]:
+            digests, probes32, probes64 = commit(due, leaves, signs)
+            if batch is not None:
+                digests = jax.numpy.concatenate([digests, batch.digests(batch_leaves)])
+            return jax.lax.all_gather(digests, axes, tiled=True), probes32, probes64
+
+        in_specs = (
+            each,
+            [sharding.spec for sharding in self.shardings],
+            each,
+            [] if batch is None else [sharding.spec for sharding in batch.layout.shardings],
+        )
+        return jax.shard_map(
+            on_one_device, mesh=self.mesh, in_specs=in_specs, out_specs=(each, joined, joined), check_vma=False
+        )
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The process of each device of the mesh, in its order; none on one device."""
+        return () if self.mesh is None else tuple(device.process_index for device in self.mesh.devices.flat)
+
+    def whole(self) -> NamedSharding:
+        """Return the sharding of an array that every device of the mesh has as a whole."""
+        if self.mesh is None:
+            raise ZKDVError("a state on one device lies on no mesh")
+        return NamedSharding(self.mesh, PartitionSpec())
+
     def replicate(self, array: Any) -> jax.Array:
         """Put an operand of the program on all devices, once for many calls."""
         if self.mesh is None:
             return jax.numpy.asarray(array)
-        replicated: jax.Array = jax.device_put(array, NamedSharding(self.mesh, PartitionSpec()))
-        return replicated
+        return put(array, self.whole())
 
     def place(self, state: Sequence[Any]) -> list[Any]:
         """Put state leaves where they belong; those that lie there are given as they are."""
         if self.mesh is None:
             return list(state)
         return [
-            leaf if _lies_as(leaf, sharding) else jax.device_put(leaf, sharding)
+            leaf if _lies_as(leaf, sharding) else put(leaf, sharding)
             for leaf, sharding in zip(state, self.shardings, strict=True)
         ]
 
@@ -244,12 +296,13 @@ class StatePlaces:
 
     def probes(self, vectors: Sequence[Sequence[NDArray[Any] | None]]) -> list[NDArray[Any] | None]:
         """Return the probe vectors of the leaves from those of what each device holds, by device and leaf."""
-        found: list[NDArray[Any] | None] = []
-        for leaf, holders in enumerate(self.holders):
-            pieces = [vectors[device][leaf] for device in holders.tolist()]
-            present = [piece for piece in pieces if piece is not None]
-            found.append(np.concatenate(present) if present else None)
-        return found
+        return [
+            _joined([vectors[device][leaf] for device in holders.tolist()]) for leaf, holders in enumerate(self.holders)
+        ]
+
+    def own_probes(self, vectors: Sequence[Sequence[NDArray[Any] | None]]) -> list[NDArray[Any] | None]:
+        """Return what some devices hold of the probe vectors, each leaf's joined, from that by device and leaf."""
+        return [_joined([own[leaf] for own in vectors]) for leaf in range(len(self.shapes))]
 
 
 def placement(value: Any, name: str) -> NamedSharding | None:
@@ -265,11 +318,6 @@ def placement(value: Any, name: str) -> NamedSharding | None:
     sharding = value if isinstance(value, Sharding) else getattr(value, "sharding", None)
     if sharding is None or not getattr(value, "committed", True) or sharding.num_devices == 1:
         return None
-    if not sharding.is_fully_addressable:
-        raise ZKDVError(
-            f"{name} is spread over the devices of several processes, which this version of ZKDV can't commit to; run "
-            "the training in one process"
-        )
     if not isinstance(sharding, NamedSharding):
         raise ZKDVError(
             f"{name} lies on {sharding.num_devices} devices by {sharding}; only a jax.sharding.NamedSharding says in "
@@ -280,6 +328,16 @@ def placement(value: Any, name: str) -> NamedSharding | None:
             f"{name} lies as unreduced partial sums ({sharding.spec}); reduce it before it enters the update"
         )
     return sharding
+
+
+def put(array: Any, sharding: Sharding) -> jax.Array:
+    """Put an array where a sharding says; no process waits for another, unless the array is spread over them."""
+    if sharding.is_fully_addressable or not getattr(array, "is_fully_addressable", True):
+        placed: jax.Array = jax.device_put(array, sharding)
+        return placed
+    # `jax.device_put` would have all processes compare what they have.
+    contents = np.asarray(array)
+    return jax.make_array_from_callback(contents.shape, sharding, lambda index: contents[index])
 
 
 def moved(old: NamedSharding | None, new: NamedSharding | None, shape: Sequence[int]) -> bool:
@@ -316,6 +374,11 @@ def describe(sharding: Any) -> str:
     if isinstance(sharding, NamedSharding):
         return f"{sharding.spec} on {_mesh(sharding.mesh)}"
     return "one array, not placed on a mesh"
+
+
+def _joined(pieces: Sequence[NDArray[Any] | None]) -> NDArray[Any] | None:
+    present = [piece for piece in pieces if piece is not None]
+    return np.concatenate(present) if present else None
 
 
 def _lies_as(leaf: Any, sharding: NamedSharding) -> bool:

@@ -1,5 +1,6 @@
 """The JAX side of `zkdv.pipeline`: commitments, copies and replays of `jax.Array` leaves."""
 
+import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,8 +24,9 @@ from zkdv.jax._commitment_plan import (
     sign_words,
 )
 from zkdv.jax._committed_leaves import committed_form
-from zkdv.jax._layout import ONE_DEVICE, StateLayout, StatePlaces, describe, moved, placement
+from zkdv.jax._layout import ONE_DEVICE, StateLayout, StatePlaces, describe, moved, placement, put
 from zkdv.jax._lowerings import commit_lowering
+from zkdv.jax._processes import BatchReplicas, JointEvidence, Processes, holds_nan, is_spread
 from zkdv.jax._snapshots import SnapshotCopies
 from zkdv.jax._trace_settings import TraceSettings, under_trace_settings
 from zkdv.pipeline import PendingUpdate, Pipeline
@@ -42,11 +44,13 @@ class SealedReplay:
         exported: The serialized program and its text.
         parameters: Number of parameter leaves, and so of deltas.
         state: Number of all state leaves.
+        ranks: The process of each of the program's devices; empty where one process has all of them.
     """
 
     exported: _replay_export.SealedProgram
     parameters: int
     state: int
+    ranks: tuple[int, ...] = ()
 
     @property
     def blob(self) -> bytes:
@@ -60,7 +64,11 @@ class SealedReplay:
 
     def record(self) -> dict[str, Any]:
         """Return what the program record says beside the digests."""
-        return self.exported.record("replay", "parameters, optimizer, batch -> deltas, parameters, optimizer")
+        convention = "parameters, optimizer, batch -> deltas, parameters, optimizer"
+        if self.ranks:
+            # How sums over devices are rounded depends on which of them share a process.
+            convention += f"; devices on ranks {' '.join(map(str, self.ranks))}"
+        return self.exported.record("replay", convention)
 
     @cached_property
     def run(self) -> Callable[..., Any]:
@@ -116,6 +124,8 @@ class JAXPipeline(Pipeline):
         # In the words of meshes, before the schema is compared by extents alone.
         if self.plan is not None and len(names) == len(self.plan.leaves):
             self._refuse_difference(self.layout.difference(layout, names, shapes))
+        if self.plan is None:
+            self._refuse_absent_processes(layout)
         super().declare(schema)
         if self.plan is None:
             self.trace_settings = TraceSettings.current()
@@ -152,13 +162,42 @@ class JAXPipeline(Pipeline):
                     "before the first update, or say in out_shardings where it stays"
                 )
 
-    def commit(self, due: Any, leaves: Sequence[Any], signs: Any) -> tuple[Any, Any, Any]:
-        """Trace the commitment of state leaves, parameters first, into the program at hand."""
+    def commit(
+        self,
+        due: Any,
+        leaves: Sequence[Any],
+        signs: Any,
+        batch: Sequence[Any] = (),
+        replicas: BatchReplicas | None = None,
+    ) -> tuple[Any, Any, Any]:
+        """Trace the commitment of state leaves, parameters first, into the program at hand.
+
+        Args:
+            due: Which of them are due.
+            leaves: The leaves.
+            signs: Sign words of the probes.
+            batch: The batch leaves, over several processes.
+            replicas: How they lie; None without a batch.
+        """
         committed = [committed_form(leaf) for leaf in leaves]
         self.layout.refuse_other_types([self._leaf_name(position) for position in range(len(leaves))], committed)
         commit = functools.partial(commit_lowering(jax.default_backend()), self._planned())
-        digests, probes32, probes64 = self.layout.on_each_device(commit)(due, committed, signs)
+        if self.over_processes:
+            joint = self.layout.on_every_process(commit, replicas)
+            digests, probes32, probes64 = joint(due, committed, signs, [committed_form(leaf) for leaf in batch])
+        else:
+            digests, probes32, probes64 = self.layout.on_each_device(commit)(due, committed, signs)
         return digests, probes32, probes64
+
+    @property
+    def over_processes(self) -> bool:
+        """Whether the run has several processes."""
+        return self.core.session.size > 1
+
+    @under_trace_settings
+    def gather(self, arrays: Sequence[Any]) -> list[Any]:
+        """Launch copies of arrays that are spread over processes, whole on each; others are given as they are."""
+        return self._processes.gather(arrays) if self.over_processes else list(arrays)
 
     @cached_property
     def signs(self) -> jax.Array:
@@ -188,13 +227,21 @@ class JAXPipeline(Pipeline):
         """Return a snapshot's leaves in host memory, after replays."""
         return self._snapshots.keep(state, copy)
 
+    def _settings(self) -> contextlib.AbstractContextManager[Any]:
+        settings = self.trace_settings
+        return contextlib.nullcontext() if settings is None else settings.applied()
+
     @under_trace_settings
     def start_evidence(self, state: Sequence[Any], due: Due) -> Any:
         """Launch the commitment of state leaves as a program of its own."""
-        return self._commit_program(self.due_operand(due), self.signs, list(state))
+        if not self.over_processes:
+            return self._commit_program(self.due_operand(due), self.signs, list(state))
+        return JointEvidence(*self._commit_program(self.due_operand(due), self.signs, self.layout.place(state)))
 
     def read_evidence(self, results: Any, due: Due) -> LeafEvidence:
         """Wait for the results of a commitment and bring them to the host."""
+        if self.over_processes:
+            return self._read_joint_evidence(results, due)
         plan, places = self._planned(), self._places
         digests, probes32, probes64 = (np.asarray(result) for result in results)
         if places is None:
@@ -203,8 +250,7 @@ class JAXPipeline(Pipeline):
             rows = digests.reshape(len(places.devices), 2, len(plan.leaves), 8)
             self._notice_unequal(places, rows[:, 0])
             leaves, probes = places.digests(rows[:, 0]), places.digests(rows[:, 1])
-        cut = plan.parameters
-        parts: dict[TreeName, slice] = {"parameters": slice(0, cut), "optimizer": slice(cut, None)}
+        parts = self._parts
 
         def read_probes() -> dict[TreeName, list[NDArray[Any] | None]]:
             if places is None:
@@ -223,6 +269,26 @@ class JAXPipeline(Pipeline):
             holds_nan=bool(np.isnan(probes32.sum()) or np.isnan(probes64.sum())),
         )
 
+    def _read_joint_evidence(self, evidence: JointEvidence, due: Due) -> LeafEvidence:
+        """Wait for the digests of all processes; probes are gathered where they are asked for."""
+        parts, processes = self._parts, self._processes
+        leaves, probes = processes.read_digests(evidence, self._leaf_name)
+
+        def by_tree(vectors: Sequence[NDArray[Any] | None]) -> dict[TreeName, Sequence[NDArray[Any] | None]]:
+            return {tree: vectors[parts[tree]] for tree in due.trees}
+
+        def read_probes() -> Mapping[TreeName, Sequence[NDArray[Any] | None]]:
+            with self._settings():
+                return by_tree(processes.read_probes(evidence))
+
+        return LeafEvidence(
+            digests={tree: leaves[parts[tree]] for tree in due.trees},
+            probe_digests={tree: probes[parts[tree]] for tree in due.trees},
+            read_probes=read_probes,
+            holds_nan=holds_nan(evidence),
+            read_own_probes=lambda: by_tree(processes.read_own_probes(evidence)),
+        )
+
     @under_trace_settings
     def read_leaf(self, leaf: Any) -> NDArray[Any] | None:
         """Return a host copy of one leaf, or None where it was donated or deleted."""
@@ -231,6 +297,8 @@ class JAXPipeline(Pipeline):
         if leaf.is_deleted():
             return None
         # A copy is read, since an array that numpy has looked into is no longer donated without a copy.
+        if is_spread(leaf):
+            return np.asarray(self._processes.gather([leaf])[0])
         return np.asarray(_copy([committed_form(leaf)])[0])
 
     @under_trace_settings
@@ -260,7 +328,7 @@ class JAXPipeline(Pipeline):
         batch: list[Any] = list(self.schema.batch.unpack(update.batch, program.batch_dtypes))
         for position, place in enumerate(program.batch_places):
             if place is not None:
-                batch[position] = jax.device_put(batch[position], place)
+                batch[position] = put(batch[position], place)
         return batch
 
     def _planned(self) -> CommitmentPlan:
@@ -298,6 +366,28 @@ class JAXPipeline(Pipeline):
                     f"{self._leaf_name(leaf)} has other elements on {other} than on {first}, which should hold the "
                     "same: the replicas have come apart. The run goes on and commits to what is on the latter"
                 )
+
+    @property
+    def _parts(self) -> dict[TreeName, slice]:
+        cut = self._planned().parameters
+        return {"parameters": slice(0, cut), "optimizer": slice(cut, None)}
+
+    @cached_property
+    def _processes(self) -> Processes:
+        if self._places is None:
+            raise ZKDVError("a state on one device lies on no several processes")
+        return Processes(self.layout, self._planned(), self._places)
+
+    def _refuse_absent_processes(self, layout: StateLayout) -> None:
+        """Refuse a state that some of the run's processes have no part of: each of them trains by itself then."""
+        size, present = self.core.session.size, len(set(layout.ranks))
+        if size > 1 and present != size:
+            lies = "on no mesh" if layout.mesh is None else f"on devices of {present} of them"
+            raise ZKDVError(
+                f"the run has {size} processes, and the state lies {lies}; place state and batch with a "
+                "jax.sharding.NamedSharding over a mesh of all jax.devices(), or run processes that train by "
+                "themselves without jax.distributed"
+            )
 
     @cached_property
     def _snapshots(self) -> SnapshotCopies:

@@ -9,6 +9,7 @@ from typing import Any, overload
 import jax
 
 from zkdv.config import ZKDVConfig
+from zkdv.control import HostControl
 from zkdv.driver import Driver
 from zkdv.environment import installed_versions
 from zkdv.errors import ZKDVError
@@ -18,6 +19,7 @@ from zkdv.jax._function import JitFunction
 from zkdv.jax._pipeline import JAXPipeline
 from zkdv.jax._staging import StagedFunction
 from zkdv.submission import Program, SealedProgram
+from zkdv.transport import Control
 
 __all__ = ["ZKDV"]
 
@@ -37,7 +39,7 @@ class _JAXBackend:
 
     @property
     def devices(self) -> Sequence[str]:
-        return [device.device_kind for device in jax.local_devices()]
+        return [device.device_kind for device in jax.devices()]
 
     def pipeline(self, driver: Driver, queue: PipelineQueue) -> JAXPipeline:
         return JAXPipeline(driver, queue)
@@ -57,10 +59,13 @@ class ZKDV(Driver):
             memory holds one copy of the state, two where updates run under `zkdv.overlap.ALWAYS`, and none where no
             update can be sampled, whatever the interval is.
         resume: Go on with the transcript in `path`. Not in this version.
+        control: What carries the owner's decisions where the run has several processes, a `zkdv.control.HostControl`;
+            the proof closes it. By default `start()` makes one over JAX's own coordination service. Every rank makes
+            the proof; the owner, process 0, holds the transcript, and `path` is of no interest on the others.
 
     Raises:
         TypeError: An argument of another type.
-        ValueError: An argument out of range.
+        ValueError: An argument out of range; a control of other processes than those of JAX.
         ZKDVError: `resume` is asked for.
 
     Example:
@@ -77,6 +82,7 @@ class ZKDV(Driver):
         max_in_flight: int = 2,
         replay_snapshot_interval: int = 12,
         resume: bool = False,
+        control: Control | None = None,
     ) -> None:
         if resume:
             raise ZKDVError("this version of ZKDV can't resume a run; give a path without a transcript and start anew")
@@ -88,7 +94,13 @@ class ZKDV(Driver):
             annotation=jax.profiler.TraceAnnotation,
             max_in_flight=max_in_flight,
             replay_snapshot_interval=replay_snapshot_interval,
+            open_control=lambda: HostControl.for_backend("jax") if control is None else control,
         )
+        if control is not None and (control.rank, control.size) != (jax.process_index(), jax.process_count()):
+            raise ValueError(
+                f"the control is of rank {control.rank} of {control.size}, and this is process "
+                f"{jax.process_index()} of {jax.process_count()} in JAX; make it with HostControl.for_backend('jax')"
+            )
         self._attest_function: AttestFunction | None = None
 
     @property
@@ -190,10 +202,15 @@ class ZKDV(Driver):
                 exported.
         """
         pipeline = self.jax_pipeline
-        if self._attest_function is None or pipeline.attest_program is not None:
+        if pipeline.attest_program is not None:
+            return
+        if self._attest_function is None:
+            self.session.agree("the attest program", {"text": "none"})
             return
         sealed: Future[SealedProgram] = Future()
-        sealed.set_result(self._attest_function.seal(staged, inputs))
+        program = self._attest_function.seal(staged, inputs)
+        self.session.agree("the attest program", {"text": program.text.decode()})
+        sealed.set_result(program)
         pipeline.attest_program = Program(sealed)
 
     @property

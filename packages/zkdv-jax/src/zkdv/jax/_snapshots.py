@@ -71,7 +71,7 @@ def _copy(_over: list[Any], leaves: list[Any]) -> list[Any]:
 
 
 def _sharding(leaf: Any) -> Any:
-    return leaf.sharding if isinstance(leaf, jax.Array) else jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    return leaf.sharding if isinstance(leaf, jax.Array) else jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
 
 
 def _is_laid_out(leaf: Any, sharding: Any) -> bool:
@@ -80,13 +80,14 @@ def _is_laid_out(leaf: Any, sharding: Any) -> bool:
 
 
 def _on_host(sharding: Any, memory: str | None) -> Any:
-    on_cpu = next(iter(sharding.device_set)).platform == "cpu"
+    on_cpu = next(iter(sharding.addressable_devices)).platform == "cpu"
     return _in_memory(sharding, memory or (None if on_cpu else PINNED_MEMORY))
 
 
 @functools.lru_cache(maxsize=64)
 def _in_memory(sharding: Any, kind: str | None) -> Any:
     """Return a sharding over memory of a kind where its devices have that, else over their default memory."""
-    device = next(iter(sharding.device_set))
+    # Of a device of another process nothing is known.
+    device = next(iter(sharding.addressable_devices))
     kinds = {memory.kind for memory in device.addressable_memories()}
     return sharding.with_memory_kind(kind if kind in kinds else device.default_memory().kind)
