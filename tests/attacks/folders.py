@@ -9,7 +9,8 @@ from victims import Attacked, Runs, attack
 
 
 def program(folder: Path) -> Path:
-    return min((folder / "programs").iterdir())
+    """One of the programs, not of their texts, which stand beside them."""
+    return min(path for path in (folder / "programs").iterdir() if path.suffix != ".txt")
 
 
 @attack("program-missing")
@@ -18,7 +19,7 @@ def programs_that_are_not_there(runs: Runs) -> Iterable[Attacked]:
         program(folder).unlink()
 
     def renamed(folder):
-        program(folder).rename(program(folder).with_suffix(".txt"))
+        program(folder).rename(program(folder).with_suffix(".other"))
 
     def without_folder(folder):
         shutil.rmtree(folder / "programs")

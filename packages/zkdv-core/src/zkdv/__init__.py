@@ -11,8 +11,8 @@ optimizer state, with sampled updates executed again; anyone can verify it.
     report = zkdv.verify("proof")
     assert report.passed
 
-Importing this package imports no framework, and no library beyond Python's own: frontends (`zkdv.jax`), `verify` and
-`match` are loaded on first use.
+Importing this package imports no framework, and no library beyond Python's own: frontends (`zkdv.jax`), `verify`,
+`audit` and `match` are loaded on first use.
 """
 
 import pkgutil
@@ -33,10 +33,12 @@ from zkdv.errors import ZKDVError, ZKDVPoisonedError, ZKDVVerificationError, ZKD
 if TYPE_CHECKING:
     # Where a frontend is not installed, a type checker says so at its use.
     from zkdv import jax as jax
+    from zkdv.auditing import AuditReport, audit
     from zkdv.matching import MatchReport, match
     from zkdv.verification import VerificationReport, verify
 
 __all__ = [
+    "AuditReport",
     "Challenger",
     "EvidencePolicy",
     "FloatTolerance",
@@ -48,14 +50,17 @@ __all__ = [
     "ZKDVPoisonedError",
     "ZKDVVerificationError",
     "ZKDVWarning",
+    "audit",
     "match",
     "overlap",
     "verify",
 ]
 
 _LAZY = {
+    "AuditReport": "zkdv.auditing",
     "MatchReport": "zkdv.matching",
     "VerificationReport": "zkdv.verification",
+    "audit": "zkdv.auditing",
     "match": "zkdv.matching",
     "verify": "zkdv.verification",
 }

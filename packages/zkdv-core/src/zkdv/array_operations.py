@@ -30,6 +30,15 @@ class ArrayOperations(ABC):
         """Wait until a launched copy is in host memory."""
 
     @abstractmethod
+    def read_snapshot(self, copy: Sequence[Any], *, own: bool) -> Sequence[NDArray[Any]]:
+        """Return a copy that is in host memory as arrays.
+
+        Args:
+            copy: The copied leaves, parameters first.
+            own: Whether the arrays must outlive what is done with the copy; otherwise they may share its memory.
+        """
+
+    @abstractmethod
     def restore(self, copy: Sequence[Any]) -> Sequence[Any]:
         """Return the state leaves of a snapshot for `replay`, which may consume them."""
 

@@ -1,12 +1,15 @@
 """Packing of a batch's leaves into the matrix of words that is committed, and back."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+
+from zkdv.dtypes import named_dtype
+from zkdv.errors import ZKDVError
 
 __all__ = ["BatchLayout", "BatchLeaf"]
 
@@ -54,7 +57,7 @@ class BatchLayout:
     width: int
 
     @classmethod
-    def of(cls, names: Sequence[str], dtypes: Sequence[str], shapes: Sequence[tuple[int, ...]]) -> "BatchLayout":
+    def of(cls, names: Sequence[str], dtypes: Sequence[str], shapes: Sequence[tuple[int, ...]]) -> Self:
         """Lay out leaves with these names, dtype names and shapes.
 
         The leading axis is that of the leaf with the most elements among those with at least one axis; on a tie the
@@ -132,12 +135,30 @@ class BatchLayout:
             ],
         }
 
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
+        """Return the layout that stands in a schema record; the inverse of `record`.
+
+        Raises:
+            ZKDVError: Its leaves are laid out in another way than this version does it, or have a dtype that is not
+                known here.
+        """
+        leaves = record["leaves"]
+        layout = cls.of(
+            [leaf["name"] for leaf in leaves],
+            [leaf["dtype"] for leaf in leaves],
+            [tuple(leaf["shape"]) for leaf in leaves],
+        )
+        if layout.record() != record:
+            raise ZKDVError("the schema lays the batch out in another way than this version of ZKDV does")
+        return layout
+
     def _extra_rows(self) -> int:
         return sum(-(-leaf.words // self.width) for leaf in self.leaves if not leaf.joined and leaf.words)
 
 
 def _words_per_element(dtype: str) -> int:
-    return max(1, np.dtype(dtype).itemsize // WORD_BYTES)
+    return max(1, named_dtype(dtype).itemsize // WORD_BYTES)
 
 
 def _to_words(array: NDArray[Any]) -> NDArray[np.uint32]:

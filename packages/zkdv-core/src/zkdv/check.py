@@ -15,7 +15,7 @@ from zkdv.errors import ZKDVError
 from zkdv.openings import open_element
 from zkdv.schema import TREES, LeafEvidence, LeafSpec, Schema, TreeName, element_bytes
 
-__all__ = ["CheckOutcome", "OpenedElement", "compare", "probes_within"]
+__all__ = ["CheckOutcome", "OpenedElement", "array_distance", "compare", "probes_within"]
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def compare(
             spec = schema.tree(tree)[leaf.leaf]
             coordinates[tree] |= leaf.as_committed() | {"replayed": pair[1]}
             values = [np.frombuffer(element, leaf.dtype) for element in pair]
-            distance, agree = _element_distance(values[0], values[1], tolerance)
+            distance, agree = array_distance(values[0], values[1], tolerance)
             distances.append(distance)
             if not agree:
                 worst = f"{tree} leaf {spec.name}, element {leaf.element}, is off by {distance:g}"
@@ -181,12 +181,18 @@ def probes_within(
     return _probe_distances(schema, tolerance, probe_ratio, committed, replayed)[1]
 
 
-def _element_distance(ours: NDArray[Any], theirs: NDArray[Any], tolerance: FloatTolerance) -> tuple[float, bool]:
-    kind = ours.dtype.kind
-    if kind in "biu":
-        equal = ours.tobytes() == theirs.tobytes()
-        return (0.0 if equal else abs(float(int(ours[0]) - int(theirs[0])))), equal
-    wide = np.complex128 if kind == "c" else np.float64
+def array_distance(ours: NDArray[Any], theirs: NDArray[Any], tolerance: FloatTolerance) -> tuple[float, bool]:
+    """Return how far two arrays of one dtype and shape are apart at most, and whether all elements agree.
+
+    Integers and booleans agree with themselves only, NaN with NaN, an infinity with itself.
+    """
+    ours, theirs = np.ascontiguousarray(ours).reshape(-1), np.ascontiguousarray(theirs).reshape(-1)
+    if ours.dtype.kind in "biu":
+        apart = ours != theirs
+        # As Python's integers: a difference of unsigned numbers would wrap.
+        exact = np.abs(ours[apart].astype(object) - theirs[apart].astype(object))
+        return (float(exact.max()) if exact.size else 0.0), not exact.size
+    wide = np.complex128 if ours.dtype.kind == "c" else np.float64
     mine, other = ours.astype(wide).view(np.float64), theirs.astype(wide).view(np.float64)
     return _largest_distance(mine, other, tolerance)
 

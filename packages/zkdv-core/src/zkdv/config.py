@@ -140,16 +140,22 @@ class FloatTolerance:
 
 @dataclass(frozen=True)
 class EvidencePolicy:
-    """What is kept beside the transcript, for somebody who executes updates again.
+    """What is kept beside the transcript, for somebody who executes updates again (`zkdv audit`).
 
-    This version keeps none: a run with any of these set does not start (`ZKDVConfig.refuse_unavailable`).
+    Files are written in the background, in the run's folder: states as `checkpoints/`, batches as `batches/`, and
+    components as `evidence/`. An audit replays from a checkpoint to the next one, and needs the batches between them.
 
     Attributes:
-        checkpoint_interval: Updates from one checkpoint to the next, at least 1; default None: no checkpoints.
-        batches: Whether every batch is kept; default False.
-        components: Whether the leaf digests and probes under each root are kept; default False.
-        sampled: Whether state, batches and components behind every sampled update are kept; default False.
-        keep: How many of the newest checkpoints are kept, at least 1; default None: all. Needs `checkpoint_interval`.
+        checkpoint_interval: Updates from one checkpoint to the next, at least 1; default None: no checkpoints. One is
+            taken before the first update at or after each multiple at which the whole state is committed: with
+            `ZKDVConfig(commit="parameters")` at a multiple of `replay_snapshot_interval`.
+        batches: Whether every batch is kept; default False. Equal batches are kept once.
+        components: Whether the leaf digests and probes under each root are kept; default False. With them an audit says
+            which leaf differs, and whether numbers are within tolerance.
+        sampled: Whether state, batches and components behind every sampled update are kept; default False. They are
+            kept for ever, whatever `keep` says.
+        keep: How many of the newest checkpoints are kept, at least 1, with the batches and components since the oldest
+            of them; default None: all. Needs `checkpoint_interval`.
 
     Raises:
         TypeError: A value of another type.
@@ -247,14 +253,8 @@ class ZKDVConfig:
         """Refuse what the configuration can say and this version cannot do; called when a run starts.
 
         Raises:
-            ZKDVError: Evidence is to be kept, or the challenger is not `"transcript"`.
+            ZKDVError: The challenger is not `"transcript"`.
         """
-        if self.evidence.requested:
-            wanted = ", ".join(self.evidence.requested)
-            raise ZKDVError(
-                f"this version of ZKDV keeps no evidence, and EvidencePolicy asks for it ({wanted}); "
-                "leave it at its defaults"
-            )
         if self.challenger != TRANSCRIPT_CHALLENGER:
             name = self.challenger if isinstance(self.challenger, str) else self.challenger.name
             raise ZKDVError(

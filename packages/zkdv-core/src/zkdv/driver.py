@@ -12,6 +12,7 @@ from zkdv import _native
 from zkdv._arguments import checked_integer, checked_ratio
 from zkdv.config import ZKDVConfig
 from zkdv.errors import CodePlace, ZKDVError, ZKDVPoisonedError, ZKDVVerificationError, calling_place, warn
+from zkdv.evidence import RunEvidence
 from zkdv.flowcontrol import Annotation, PipelineQueue
 from zkdv.pipeline import Pipeline
 from zkdv.session import OwnerSession, failure_in_one_line
@@ -150,6 +151,8 @@ class Driver:
                 self.rolling_window, self.probe_ratio = rolling_window, probe_ratio
                 self.rolling_base = _native.rolling_base(session.root_digest)
                 self._pipeline = self.backend.pipeline(self, self.queue)
+                if self.config.evidence.requested:
+                    self._pipeline.kept = self._keep_evidence(session, self._pipeline)
             except BaseException as error:
                 self._state = "closed"
                 self._unclosed.detach()
@@ -346,6 +349,14 @@ class Driver:
             # A transcript that can't be written to stays open; the failure that led here says why.
             if reason == "finished":
                 raise
+
+    def _keep_evidence(self, session: OwnerSession, pipeline: Pipeline) -> RunEvidence:
+        if session.size > 1:
+            raise ZKDVError(
+                "EvidencePolicy asks for evidence, which this version of ZKDV does not keep in runs over several "
+                "processes; leave it at its defaults"
+            )
+        return RunEvidence(pipeline, self.config.evidence, self.path)
 
     def _tell_other_ranks(self, failure: BaseException) -> None:
         # The failure of a check is every rank's own.

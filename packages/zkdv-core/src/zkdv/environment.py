@@ -13,10 +13,19 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from zkdv._native import leaf_digest
 
-__all__ = ["FLAGS", "EnvironmentValue", "collect", "distributions_digest", "installed_versions"]
+__all__ = [
+    "FLAGS",
+    "EnvironmentValue",
+    "collect",
+    "distributions_digest",
+    "installed_versions",
+    "platform_differences",
+    "platform_facts",
+]
 
 EnvironmentValue = str | int | float | bool | bytes | Sequence["EnvironmentValue"] | Mapping[str, "EnvironmentValue"]
 """What a value of the record can be (`environment-value` in docs/protocol/transcript.cddl)."""
@@ -68,12 +77,8 @@ def collect(
     body: dict[str, EnvironmentValue] = {
         "zkdv": metadata.version("zkdv-core"),
         "python": {"implementation": platform.python_implementation(), "version": platform.python_version()},
-        "framework": dict(framework),
         "distributions": _distributions(),
-        "platform": {"system": platform.system(), "machine": platform.machine(), "libc": " ".join(platform.libc_ver())},
-        "devices": list(devices),
-        "cpu": _cpu(),
-        "flags": {name: _without_places(os.environ[name]) for name in sorted({*FLAGS, *flags}) if name in os.environ},
+        **platform_facts(framework=framework, devices=devices, flags=flags),
     }
     if script is not None:
         if (digest := _script_digest(script)) is not None:
@@ -81,6 +86,82 @@ def collect(
         if (revision := _revision(script.parent)) is not None:
             body["revision"] = revision
     return body
+
+
+def platform_facts(
+    *, framework: Mapping[str, str], devices: Sequence[str], flags: Iterable[str] = ()
+) -> dict[str, EnvironmentValue]:
+    """Collect the part of an `environment` record that decides whether numbers come out bit for bit the same.
+
+    Args:
+        framework: As for `collect`.
+        devices: As for `collect`.
+        flags: As for `collect`.
+    """
+    return {
+        "framework": dict(framework),
+        "platform": {"system": platform.system(), "machine": platform.machine(), "libc": " ".join(platform.libc_ver())},
+        "devices": list(devices),
+        "cpu": _cpu(),
+        "flags": {name: _without_places(os.environ[name]) for name in sorted({*FLAGS, *flags}) if name in os.environ},
+    }
+
+
+def platform_differences(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> tuple[str, ...]:
+    """Say what keeps two platforms out of one class, inside of which numbers come out bit for bit the same.
+
+    Versions of the framework, operating system and machine, kinds of devices, instruction sets, the processors that may
+    be used, and flags all count.
+
+    Args:
+        theirs: An `environment` record's body.
+        ours: What `platform_facts` returned.
+
+    Returns:
+        One line for each difference, with both values; empty where the class is the same.
+    """
+    found: list[str] = []
+    for place in _CLASS_PLACES:
+        one, other = _at(theirs, place), _at(ours, place)
+        if isinstance(one, Mapping) and isinstance(other, Mapping):
+            names = sorted({*one, *other}, key=str)
+            found += [
+                f"{name}: the run had {_said(one.get(name))}, here is {_said(other.get(name))}"
+                for name in names
+                if one.get(name) != other.get(name)
+            ]
+        elif one != other:
+            name = " ".join(place)
+            found.append(f"{name}: the run had {_said(one)}, here is {_said(other)}")
+    return tuple(found)
+
+
+_CLASS_PLACES = (
+    ("framework",),
+    ("platform", "system"),
+    ("platform", "machine"),
+    ("devices",),
+    ("cpu", "isa"),
+    ("cpu", "affinity"),
+    ("flags",),
+)
+
+
+def _at(body: Mapping[str, Any], place: Sequence[str]) -> Any:
+    value: Any = body
+    for name in place:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+def _said(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    return (
+        ", ".join(map(str, value)) or "nothing"
+        if isinstance(value, Sequence) and not isinstance(value, str)
+        else str(value)
+    )
 
 
 def installed_versions(distributions: Iterable[str]) -> dict[str, str]:

@@ -16,7 +16,7 @@ __all__ = ["Annotation", "PipelineQueue", "Slot", "Stage"]
 Annotation = Callable[[str], AbstractContextManager[object]]
 """Maps a phase's name to a context manager that marks it in a profile."""
 
-Stage = Literal["start", "commit", "check", "snapshot"]
+Stage = Literal["start", "commit", "check", "snapshot", "evidence"]
 
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")

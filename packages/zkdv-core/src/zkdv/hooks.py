@@ -24,6 +24,7 @@ __all__ = [
     "Signer",
     "hookimpl",
     "zkdv_challengers",
+    "zkdv_frontends",
     "zkdv_lowerings",
     "zkdv_optimizers",
     "zkdv_signers",
@@ -36,6 +37,7 @@ PROJECT = "zkdv"
 
 HOOKS = (
     "zkdv_challengers",
+    "zkdv_frontends",
     "zkdv_lowerings",
     "zkdv_optimizers",
     "zkdv_signers",
@@ -128,5 +130,16 @@ def zkdv_challengers() -> Declarations:
         Names of callables `(argument: str) -> zkdv.Challenger`.
 
     This version of ZKDV lists challengers and refuses to run with them (`ZKDVConfig.refuse_unavailable`).
+    """
+    return {}  # Never called: pluggy reads the signature.
+
+
+@_hookspec
+def zkdv_frontends() -> Declarations:
+    """What executes the updates of a prover again in an audit, by the prover's name in a transcript's first record.
+
+    Returns:
+        Names of callables `() -> zkdv.auditing.frontend.AuditFrontend`, for one by `whitebox-jax`. An audit calls them
+        in a process of its own.
     """
     return {}  # Never called: pluggy reads the signature.

@@ -20,6 +20,8 @@ from zkdv.attested import Attested
 from zkdv.check import CheckOutcome, OpenedElement, compare, probes_within
 from zkdv.edits import EditFinder
 from zkdv.errors import ZKDVError, ZKDVVerificationError, warn
+from zkdv.evidence import RunEvidence
+from zkdv.evidence_files import TEXT_EXTENSION
 from zkdv.flowcontrol import PipelineQueue
 from zkdv.overlap import Policy
 from zkdv.replay_memory import OVERLAPPED_COPIES, ReplayMemory, Snapshot
@@ -62,6 +64,7 @@ class Pipeline(ArrayOperations):
         core: The driver whose transcript is written.
         queue: Admission and stage threads.
         attest_program: The user's own statement of the update, where there is one: sealed before the first update.
+        kept: The evidence that is kept for an auditor; None where none is.
     """
 
     core: "Driver"
@@ -69,6 +72,7 @@ class Pipeline(ArrayOperations):
     attest_program: Program | None = None
     schema: Schema | None = None
     counts: _Counts = field(default_factory=_Counts)
+    kept: RunEvidence | None = None
     _handed_over: deque[_HandedOver] = field(default_factory=deque)
     _begun: bool = False
     _training_waits: bool = False
@@ -129,6 +133,8 @@ class Pipeline(ArrayOperations):
             before = self.start_evidence(state, Due()) if index == 0 or large else None
             if self.core.checks_possible:
                 self._prepare_replays(index, policy, state, edited=bool(edits))
+            if self.kept is not None:
+                self.kept.before_update(index, state, small_edits=bool(edits) and not large, large_edits=large)
         except BaseException:
             slot.retire()
             raise
@@ -193,6 +199,8 @@ class Pipeline(ArrayOperations):
     def finish(self) -> None:
         """Write the closing `state` record over the state that the last update returned. Runs after all updates."""
         self.warn()
+        if self.kept is not None:
+            self.kept.flush()
         if not self._handed_over:
             return
         after = self._handed_over[-1].after
@@ -224,6 +232,7 @@ class Pipeline(ArrayOperations):
         submission, due = update.submission, update.submission.due
         # The training program still runs.
         batch = _native.batch_commit(update.batch, self.core.rolling_window, self.core.rolling_base)
+        update.batch_commitment = batch
         if update.index == 0:
             self.core.session.append("schema", self._schema().record())
         seq = self._program_seq(submission.program)
@@ -249,6 +258,9 @@ class Pipeline(ArrayOperations):
         digest = self.core.session.append_update(update.index, body)
         self.counts.updates += 1
         self.counts.edits += len(submission.edits)
+
+        if self.kept is not None:
+            self.kept.after_update(update)
 
         schema = self._schema()
         sampled, parameter, optimizer = _native.draw(
@@ -298,6 +310,9 @@ class Pipeline(ArrayOperations):
 
         snapshot, steps = self._memory.path_to(update.index)
         self.queue.wait_until(lambda: snapshot.arrived)
+        if self.kept is not None:
+            fresh = snapshot.reached == snapshot.index
+            self.kept.behind_check(snapshot.index, snapshot.copy, steps, fresh=fresh)
         state = self.restore(snapshot.copy)
         if snapshot.reached == snapshot.index:
             self._compare_snapshot(snapshot, state, steps[0])
@@ -417,16 +432,17 @@ class Pipeline(ArrayOperations):
         """Store a program and write its record, the first time that an update names it."""
         if program.seq is None:
             sealed = program.sealed.result()
-            digest = _native.leaf_digest(sealed.blob)
+            digest, text_digest = _native.leaf_digest(sealed.blob), _native.leaf_digest(sealed.text)
             record = sealed.record()
             self.core.store_program(digest, str(record["extension"]), sealed.blob)
+            self.core.store_program(text_digest, TEXT_EXTENSION, sealed.text)
             program.seq = self.core.session.append(
                 "program",
                 record
                 | {
                     "digest": digest,
                     "length": len(sealed.blob),
-                    "text-digest": _native.leaf_digest(sealed.text),
+                    "text-digest": text_digest,
                 },
             )
         return program.seq

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate
 from math import prod
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,6 +66,18 @@ class LeafSpec:
             record["sharding"] = list(self.sharding)
         return record
 
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
+        """Return the leaf that stands in a schema record; the inverse of `record`."""
+        sharding = record.get("sharding")
+        return cls(
+            record["name"],
+            record["dtype"],
+            tuple(record["shape"]),
+            None if sharding is None else tuple(sharding),
+            tuple(record.get("aliases", ())),
+        )
+
 
 @dataclass(frozen=True)
 class Schema:
@@ -113,6 +125,16 @@ class Schema:
             "batch": self.batch.record(),
             "scalars": [],
         }
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
+        """Return the schema whose record has this body; the inverse of `record`.
+
+        Raises:
+            ZKDVError: The batch's layout is not the one that its leaves have.
+        """
+        parameters, optimizer = (tuple(map(LeafSpec.from_record, record[tree])) for tree in TREES)
+        return cls(parameters, optimizer, BatchLayout.from_record(record["batch"]))
 
     def difference(self, other: "Schema") -> str | None:
         """Say in words where `other` differs, naming the leaf and both values; None where it does not."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from zkdv import _native
 
-__all__ = ["leaf_digest", "shard_arrays", "shard_digests"]
+__all__ = ["leaf_digest", "probe_digest", "shard_arrays", "shard_digests"]
 
 
 def leaf_digest(array: NDArray[Any], sharding: Sequence[int] | None = None) -> bytes:
@@ -64,3 +64,40 @@ def shard_arrays(array: NDArray[Any], sharding: Sequence[int]) -> list[NDArray[A
         array[tuple(slice(start, stop) for start, stop in ranges)]
         for ranges in _native.sharding_ranges(array.shape, sharding)
     ]
+
+
+def probe_digest(
+    shape: Sequence[int], dtype: str, sharding: Sequence[int] | None, vector: NDArray[Any] | None, probe_ratio: float
+) -> bytes:
+    """The committed digest of a leaf's probe vector.
+
+    Args:
+        shape: The leaf's shape.
+        dtype: Name of its dtype.
+        sharding: Its `sharding` in the schema record; None where it has none.
+        vector: The probe vector, that of a sharded leaf joined from those of its shards; None where it has none.
+        probe_ratio: The run's probe ratio.
+
+    Returns:
+        32 bytes.
+
+    Raises:
+        ValueError: The vector does not have the numbers that the leaf's probe has.
+    """
+    pieces = (
+        [tuple(shape)]
+        if sharding is None
+        else [
+            tuple(stop - start for start, stop in ranges) for ranges in _native.sharding_ranges(list(shape), sharding)
+        ]
+    )
+    lengths = [_native.probe_length(piece, dtype, probe_ratio) for piece in pieces]
+    flat = np.empty(0, np.float32) if vector is None else vector.reshape(-1)
+    if flat.size != sum(lengths):
+        raise ValueError(f"it has {flat.size} numbers in place of {sum(lengths)}")
+    ends = np.cumsum(lengths)
+    digests = [
+        _native.leaf_digest(np.ascontiguousarray(flat[end - length : end]))
+        for end, length in zip(ends, lengths, strict=True)
+    ]
+    return digests[0] if sharding is None else _native.sharded_leaf_digest(list(shape), sharding, digests)

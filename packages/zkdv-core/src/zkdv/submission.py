@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from zkdv import _native
 from zkdv.flowcontrol import Slot
 from zkdv.overlap import Policy
 from zkdv.schema import Due, LeafEvidence
@@ -77,6 +78,7 @@ class PendingUpdate:
         pre_projection: Evidence of the whole state before the update, where a `state` record stands before it.
         overlap: Its overlap policy.
         parameters: The parameter leaves after the update, until the check has copies.
+        batch_commitment: The commitment to the batch, once it is made.
         evidence: Digests and probes, once they are on the host.
         evidence_before: What was committed last of the state before it; edits since then that keep their values are not
             in it.
@@ -91,6 +93,7 @@ class PendingUpdate:
     pre_projection: Any | None
     overlap: Policy
     parameters: Sequence[Any] = ()
+    batch_commitment: _native.BatchCommitment | None = None
     evidence: LeafEvidence | None = None
     evidence_before: LeafEvidence | None = None
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
 from zkdv._native import NativeError
@@ -29,7 +29,7 @@ _COMMAND_LINE_ERROR: Any = typer.BadParameter.__mro__[2]
 _debugging = False
 
 Progressed = Callable[[int, int], None]
-"""Told how far something is: `(done, total)`, in bytes."""
+"""Told how far something is: `(done, total)`, in bytes or in things."""
 
 
 class OutputClosedError(Exception):
@@ -122,14 +122,15 @@ def moment(milliseconds: int) -> str:
 
 
 @contextmanager
-def progress(title: str) -> Iterator[Progressed]:
-    """Show a progress bar on standard error while something runs, where that is a terminal."""
+def progress(title: str, *, counting: bool = False) -> Iterator[Progressed]:
+    """Show a progress bar on standard error while something runs, where that is a terminal; of bytes, or of things."""
     console = errors()
     if not console.is_terminal:
         # Releases of rich print an empty line for a bar that is not shown.
         yield lambda _done, _total: None
         return
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TimeRemainingColumn())
+    amount = MofNCompleteColumn() if counting else DownloadColumn(binary_units=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), amount, TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(Text(harmless(title)).plain, total=None)
 

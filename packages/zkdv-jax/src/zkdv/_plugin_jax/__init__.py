@@ -22,3 +22,9 @@ def zkdv_tensor_files() -> Declarations:
 def zkdv_transports() -> Declarations:
     """The key-value store of the coordination service."""
     return {"jax-kv": "zkdv.jax._coordination:JAX_KV"}
+
+
+@hookimpl
+def zkdv_frontends() -> Declarations:
+    """What executes updates again that this frontend has recorded."""
+    return {"whitebox-jax": "zkdv.jax._audit:JAXAudit"}

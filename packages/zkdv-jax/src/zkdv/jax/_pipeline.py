@@ -217,6 +217,10 @@ class JAXPipeline(Pipeline):
         """Wait until a launched copy is in host memory."""
         jax.block_until_ready(copy)
 
+    def read_snapshot(self, copy: Sequence[Any], *, own: bool) -> Sequence[NDArray[Any]]:
+        """Return a copy that is in host memory as arrays; without `own` they may show its memory."""
+        return [np.array(leaf) if own else np.asarray(leaf) for leaf in copy]
+
     @under_trace_settings
     def restore(self, copy: Sequence[Any]) -> Sequence[Any]:
         """Return a snapshot's leaves in the memory of their devices."""

@@ -80,6 +80,10 @@ class TorchPipeline(Pipeline):
         del copy
         _synchronize(self.devices)
 
+    def read_snapshot(self, copy: Sequence[Any], *, own: bool) -> Sequence[NDArray[Any]]:
+        """Return a copy that is in host memory as arrays; without `own` they may show its memory."""
+        return [np.array(host_array(leaf)) if own else host_array(leaf) for leaf in copy]
+
     def restore(self, copy: Sequence[Any]) -> Sequence[Any]:
         """Return a snapshot's leaves on the devices of the program; the program leaves its inputs as they are."""
         return [leaf.to(device) for leaf, device in zip(copy, self.devices, strict=True)]
