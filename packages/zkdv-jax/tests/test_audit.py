@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import types
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,7 @@ def honest(tmp_path_factory):
     script.write_text(
         f"""
 import sys
+import types
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import zkdv
 from small_run import check_every, run
@@ -196,3 +198,9 @@ def test_a_supplied_batch_that_is_another_is_named(copied):
     assert "batches(1) gave another batch than the committed one" in report.segments[0].message
     report = audited(copied, batches=lambda _: {"images": 1}, segments=None, updates=[1])
     assert "lacks the batch leaf" in report.segments[0].message
+
+
+def test_a_run_over_several_processes_that_asks_for_evidence_is_refused(tmp_path):
+    proof = zkdv.jax.ZKDV(tmp_path, zkdv.ZKDVConfig(evidence=KEPT))
+    with pytest.raises(zkdv.ZKDVError, match="does not keep in runs over several processes"):
+        proof._keep_evidence(types.SimpleNamespace(size=2), None)
