@@ -16,8 +16,8 @@ use crate::tree::{self, TreeKind};
 use crate::{Digest, HashError, leaf, messages};
 
 pub use openings::{
-    AbsenceOpening, BlockOpening, RowOpening, WindowOpening, open_absent, open_row, open_window, verify_absent,
-    verify_row, verify_window,
+    AbsenceOpening, BlockOpening, RowOpening, WindowOpening, open_absent, open_absent_part, open_row, open_window,
+    verify_absent, verify_row, verify_window,
 };
 pub use windows::BLOCK_NUMBERS;
 use windows::SortedList;

@@ -123,6 +123,22 @@ pub enum HashError {
     /// A window that was to be shown absent although its hash is in the list.
     #[error("a window with this hash is in the batch, so its absence cannot be opened")]
     WindowPresent,
+    /// Words whose absence cannot be shown, since no window fits into them.
+    #[error(
+        "the absence of {got} words cannot be shown: windows of this batch have {expected} words, and only whole windows \
+         are listed"
+    )]
+    AbsenceTooShort {
+        /// Words of the rolling window.
+        expected: usize,
+        /// Words given.
+        got: usize,
+    },
+    /// Words whose absence cannot be shown, since each of their windows stands somewhere.
+    #[error(
+        "each window of these words stands somewhere in the batch, so the list of windows cannot show that they are absent"
+    )]
+    EveryWindowPresent,
     /// A number that is no base of the rolling hash.
     #[error("a rolling base is at least 2^32 and below 2^61 - 1, {value} is not")]
     RollingBase {

@@ -9,6 +9,7 @@ pub mod cose;
 pub mod file;
 pub mod key;
 pub mod limits;
+pub mod membership;
 pub mod reader;
 pub mod record;
 pub mod report;

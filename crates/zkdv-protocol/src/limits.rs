@@ -28,5 +28,9 @@ pub const MAX_SHARDS: usize = zkdv_hash::sharding::MAX_SHARDS;
 pub const MAX_CHUNK_BYTES: usize = 1024;
 /// The longest element of a leaf, in bytes: a complex128.
 pub const MAX_ELEMENT_BYTES: usize = 16;
+/// The longest proof of membership, in bytes.
+pub const MAX_MEMBERSHIP_BYTES: usize = 16 << 20;
+/// The longest block of a list of window hashes, in bytes: 128 numbers.
+pub const MAX_BLOCK_BYTES: usize = 1024;
 /// The longest path of an opening: a leaf in a full tree, or a chunk in a leaf of 2^64 bytes.
 pub const MAX_PATH: usize = 64;

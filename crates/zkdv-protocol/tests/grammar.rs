@@ -4,7 +4,11 @@
 mod sample;
 
 use std::collections::BTreeMap;
-use zkdv_protocol::cbor::Value;
+use zkdv_hash::Digest;
+use zkdv_hash::batch::{self, Matrix};
+use zkdv_hash::rolling::Base;
+use zkdv_protocol::cbor::{self, Value};
+use zkdv_protocol::membership::{CommittedUpdate, MembershipProof};
 use zkdv_protocol::record::{Body, RecordType};
 
 /// The rules of a CDDL file: names, and what stands after `=`.
@@ -205,4 +209,53 @@ fn the_pages_and_the_code_have_the_same_record_types_and_dtypes() {
             .map(|dtype| dtype.name())
             .collect::<Vec<_>>()
     );
+}
+
+/// Compares the entries of a map, and of the maps inside of it, with those of a rule; returns how many maps there were.
+fn compare_maps(rules: &BTreeMap<String, String>, rule: &str, item: cbor::Item<'_>) -> usize {
+    match item {
+        cbor::Item::Map(map) => {
+            let mut known = entries(inside(rules[rule].trim(), "{", "}").unwrap());
+            let claims = rules["claim"].trim().trim_matches(['(', ')']).replace("//", ",");
+            let mut compared = 1;
+            for (key, value) in map.iter() {
+                let cbor::Item::Text(key) = key else { panic!("{key:?}") };
+                let (_, inner) = known.remove(key).unwrap_or_else(|| entries(&claims)[key].clone());
+                compared += compare_maps(rules, &inner, value);
+            }
+            assert!(known.is_empty(), "{rule} lacks {known:?}");
+            compared
+        }
+        cbor::Item::Array(items) => {
+            let rule = rules.get(rule).map_or(rule, String::as_str).trim();
+            let element = inside(rule, "[", "]").unwrap().rsplit(' ').next().unwrap();
+            items.iter().map(|item| compare_maps(rules, element, item)).sum()
+        }
+        _ => 0,
+    }
+}
+
+#[test]
+fn the_pages_and_the_code_have_the_same_proofs_of_membership() {
+    let rules = rules(include_str!("../../../docs/protocol/membership.cddl"));
+    let words: Vec<u32> = (0..600).map(|number| number * 2 + 1).collect();
+    let matrix = Matrix::new(&words, 2, 300).unwrap();
+    let run = Digest::ZERO;
+    let commitment = batch::commit(&matrix, 1, &Base::from_root(&run)).unwrap();
+    let update = CommittedUpdate {
+        run,
+        record: 1,
+        update: 0,
+        batch: commitment.digest(),
+        rolling_window: 1,
+    };
+    // A row, a window of one, and a word between two blocks of the list.
+    let compared = [&words[..300], &words[1..3], &[254]].map(|sought| {
+        let encoded = MembershipProof::of_words(&update, &matrix, sought)
+            .unwrap()
+            .encode()
+            .unwrap();
+        compare_maps(&rules, "membership-proof", cbor::decode(&encoded).unwrap())
+    });
+    assert_eq!(compared, [3, 4, 5]);
 }

@@ -275,14 +275,14 @@ impl BatchCommitment {
 }
 
 /// The words of a batch: an array of shape (rows, width), uint32.
-struct Words(Bytes);
+pub(crate) struct Words(Bytes);
 
 impl Words {
-    fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+    pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<Self> {
         Bytes::of(object, "words").map(Self)
     }
 
-    fn matrix(&self) -> PyResult<Matrix<'_>> {
+    pub(crate) fn matrix(&self) -> PyResult<Matrix<'_>> {
         let &[rows, width] = self.0.shape() else {
             return Err(PyValueError::new_err(format!(
                 "words must have shape (rows, width), they have {} dimensions",

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`commitments`] | digests, trees, openings, rolling bases, challenges |
 //! | [`batch`] | commitments to batches and their openings |
+//! | [`membership`] | proofs that words are in a committed batch or not |
 //! | [`attested`] | values of an attest program against what was committed |
 //! | [`probes`] | probes, and digest and probe of a leaf on the host |
 //! | [`identity`], [`transcript`] | keys, and transcripts that are being written |
@@ -21,6 +22,7 @@ mod commitments;
 mod errors;
 mod floats;
 mod identity;
+mod membership;
 mod pool;
 mod probes;
 mod reader;
@@ -47,6 +49,8 @@ mod _native {
     use crate::errors::{NativeError, TranscriptExistsError, TranscriptLockedError, TranscriptWriteError};
     #[pymodule_export]
     use crate::identity::Identity;
+    #[pymodule_export]
+    use crate::membership::MembershipProof;
     #[pymodule_export]
     use crate::probes::{commit_leaf, commit_leaves, probe_kept, probe_length, probe_sign_words, probe_signs};
     #[pymodule_export]

@@ -45,10 +45,12 @@ def write_run(
     leaves=None,
     roots=None,
     interval=12,
+    batches=None,
 ):
     """Write a run that verifies, as far as records go: no update is sampled.
 
     `leaves` are the schema's parameters, and `roots` those of the parameters: the initial ones, then after each update.
+    `batches` are matrices of words, shape (4, 5).
     """
     roots = roots or [pretended("p"), *(pretended(f"p{update}") for update in range(updates))]
     config = config or zkdv.ZKDVConfig(name, zkdv.SamplingPolicy(1e-12))
@@ -83,7 +85,10 @@ def write_run(
     transcript.append("state", {"updates": 0, "reason": "start", "roots": parameters | optimizer})
     for update in range(updates):
         parameters = {"parameters": roots[update + 1], "parameter-probes": pretended(f"pp{update}")}
-        body = {"update": update, "batch": pretended(f"b{update}"), "program": seq, "after": parameters, "overlap": 1}
+        batch = pretended(f"b{update}")
+        if batches is not None:
+            batch = _native.batch_commit(batches[update], 4, _native.rolling_base(transcript.root_digest)).digest
+        body = {"update": update, "batch": batch, "program": seq, "after": parameters, "overlap": 1}
         if edited and update == 1:
             value = bytes(24)
             changed = {"tree": "optimizer", "leaf": 0, "digest": _native.leaf_digest(value), "value": value}

@@ -92,17 +92,51 @@ pub fn open_absent(
     base: &Base,
     window: &[u32],
 ) -> Result<AbsenceOpening, HashError> {
-    let roller = Roller::new(base, rolling_window)?;
     if window.len() != rolling_window {
         return Err(HashError::WindowLength {
             expected: rolling_window,
             got: window.len(),
         });
     }
+    match open_absent_part(matrix, rolling_window, base, window) {
+        Err(HashError::EveryWindowPresent) => Err(HashError::WindowPresent),
+        opened => opened.map(|(_, opening)| opening),
+    }
+}
+
+/// Opens the absence of a window of these words, and so of all of them in a row: where the first such window starts, and
+/// the place where its hash would stand.
+///
+/// # Errors
+/// Where there are fewer words than in a window of the batch, and [`HashError::EveryWindowPresent`] where the hash of each
+/// of their windows is in the list.
+pub fn open_absent_part(
+    matrix: &Matrix<'_>,
+    rolling_window: usize,
+    base: &Base,
+    words: &[u32],
+) -> Result<(u64, AbsenceOpening), HashError> {
+    let roller = Roller::new(base, rolling_window)?;
+    if words.len() < rolling_window {
+        return Err(HashError::AbsenceTooShort {
+            expected: rolling_window,
+            got: words.len(),
+        });
+    }
     let list = SortedList::new(matrix, &roller);
-    let Err(upper) = list.find(hash_window(window, base) + 1) else {
-        return Err(HashError::WindowPresent);
-    };
+    let mut places = words
+        .windows(rolling_window)
+        .map(|window| list.find(hash_window(window, base) + 1));
+    let (position, upper) = places
+        .by_ref()
+        .enumerate()
+        .find_map(|(position, place)| Some((position as u64, place.err()?)))
+        .ok_or(HashError::EveryWindowPresent)?;
+    Ok((position, open_between(&list, upper)?))
+}
+
+/// Opens the number at `upper` and the one before it.
+fn open_between(list: &SortedList, upper: usize) -> Result<AbsenceOpening, HashError> {
     // The sentinels stand on both sides of every hash, so `upper` is at least 1 and inside the list.
     let (lower_block, upper_block) = ((upper - 1) / BLOCK_NUMBERS, upper / BLOCK_NUMBERS);
     let open = |block| {

@@ -31,7 +31,7 @@ pub enum BodyErrorKind {
 }
 
 impl BodyError {
-    pub(super) fn new(expected: impl Into<Cow<'static, str>>, got: impl Into<String>) -> Self {
+    pub(crate) fn new(expected: impl Into<Cow<'static, str>>, got: impl Into<String>) -> Self {
         Self {
             kind: BodyErrorKind::Grammar,
             place: "body".to_owned(),
@@ -45,21 +45,21 @@ impl BodyError {
         Self::new("no entry, as it is filled in", "one").within(key)
     }
 
-    pub(super) fn item(expected: impl Into<Cow<'static, str>>, got: &Item<'_>) -> Self {
+    pub(crate) fn item(expected: impl Into<Cow<'static, str>>, got: &Item<'_>) -> Self {
         Self::new(expected, got.describe())
     }
 
-    pub(super) fn kind(self, kind: BodyErrorKind) -> Self {
+    pub(crate) fn kind(self, kind: BodyErrorKind) -> Self {
         Self { kind, ..self }
     }
 
     /// The same error, one level further out.
-    pub(super) fn within(mut self, key: &str) -> Self {
+    pub(crate) fn within(mut self, key: &str) -> Self {
         self.place.insert_str("body".len(), &format!(".{key}"));
         self
     }
 
-    pub(super) fn within_index(mut self, index: usize) -> Self {
+    pub(crate) fn within_index(mut self, index: usize) -> Self {
         self.place.insert_str("body".len(), &format!("[{index}]"));
         self
     }

@@ -6,16 +6,16 @@ use crate::key::PublicKey;
 use crate::limits::MAX_NAME_BYTES;
 use zkdv_hash::Digest;
 
-pub(super) type Parsed<T> = Result<T, BodyError>;
+pub(crate) type Parsed<T> = Result<T, BodyError>;
 
 /// The entries of a map whose keys the grammar names.
-pub(super) struct Fields<'a> {
+pub(crate) struct Fields<'a> {
     /// Those that were not taken yet.
     entries: Vec<(Item<'a>, Item<'a>)>,
 }
 
 impl<'a> Fields<'a> {
-    pub(super) fn of(item: Item<'a>) -> Parsed<Self> {
+    pub(crate) fn of(item: Item<'a>) -> Parsed<Self> {
         /// More than any map of the grammar has: reading a map that has more would be wasted work.
         const MOST: u64 = 32;
         match item {
@@ -26,12 +26,12 @@ impl<'a> Fields<'a> {
         }
     }
 
-    pub(super) fn required<T>(&mut self, key: &'static str, read: impl FnOnce(Item<'a>) -> Parsed<T>) -> Parsed<T> {
+    pub(crate) fn required<T>(&mut self, key: &'static str, read: impl FnOnce(Item<'a>) -> Parsed<T>) -> Parsed<T> {
         self.optional(key, read)?
             .ok_or_else(|| BodyError::new("an entry", "none").within(key))
     }
 
-    pub(super) fn optional<T>(
+    pub(crate) fn optional<T>(
         &mut self,
         key: &'static str,
         read: impl FnOnce(Item<'a>) -> Parsed<T>,
@@ -44,7 +44,7 @@ impl<'a> Fields<'a> {
     }
 
     /// Refuses entries that were not taken: all but those that `known` names.
-    pub(super) fn finish(self, known: &[&str]) -> Parsed<()> {
+    pub(crate) fn finish(self, known: &[&str]) -> Parsed<()> {
         match self.entries.first() {
             Some((key, _)) => Err(BodyError::item(format!("no entries but {}", known.join(", ")), key)),
             None => Ok(()),
@@ -52,28 +52,28 @@ impl<'a> Fields<'a> {
     }
 }
 
-pub(super) fn unsigned(item: Item<'_>) -> Parsed<u64> {
+pub(crate) fn unsigned(item: Item<'_>) -> Parsed<u64> {
     match item {
         Item::Unsigned(number) => Ok(number),
         other => Err(BodyError::item("an unsigned integer", &other)),
     }
 }
 
-pub(super) fn float(item: Item<'_>) -> Parsed<f64> {
+pub(crate) fn float(item: Item<'_>) -> Parsed<f64> {
     match item {
         Item::Float(number) => Ok(number),
         other => Err(BodyError::item("a float", &other)),
     }
 }
 
-pub(super) fn boolean(item: Item<'_>) -> Parsed<bool> {
+pub(crate) fn boolean(item: Item<'_>) -> Parsed<bool> {
     match item {
         Item::Bool(value) => Ok(value),
         other => Err(BodyError::item("true or false", &other)),
     }
 }
 
-pub(super) fn text(item: Item<'_>) -> Parsed<&str> {
+pub(crate) fn text(item: Item<'_>) -> Parsed<&str> {
     match item {
         Item::Text(text) => Ok(text),
         other => Err(BodyError::item("text", &other)),
@@ -81,11 +81,11 @@ pub(super) fn text(item: Item<'_>) -> Parsed<&str> {
 }
 
 /// Text of 1 to `MAX_NAME_BYTES` bytes.
-pub(super) fn name(item: Item<'_>) -> Parsed<String> {
+pub(crate) fn name(item: Item<'_>) -> Parsed<String> {
     text_of(1, MAX_NAME_BYTES)(item)
 }
 
-pub(super) fn text_of(shortest: usize, longest: usize) -> impl Fn(Item<'_>) -> Parsed<String> {
+pub(crate) fn text_of(shortest: usize, longest: usize) -> impl Fn(Item<'_>) -> Parsed<String> {
     move |item| match item {
         Item::Text(text) if (shortest..=longest).contains(&text.len()) => Ok(text.to_owned()),
         other => Err(BodyError::item(
@@ -95,7 +95,7 @@ pub(super) fn text_of(shortest: usize, longest: usize) -> impl Fn(Item<'_>) -> P
     }
 }
 
-pub(super) fn bytes(longest: usize) -> impl Fn(Item<'_>) -> Parsed<Vec<u8>> {
+pub(crate) fn bytes(longest: usize) -> impl Fn(Item<'_>) -> Parsed<Vec<u8>> {
     move |item| match item {
         Item::Bytes(bytes) if bytes.len() <= longest => Ok(bytes.to_vec()),
         other => Err(BodyError::item(format!("at most {longest} bytes"), &other)),
@@ -111,16 +111,16 @@ fn array<const N: usize>(item: Item<'_>) -> Parsed<[u8; N]> {
     }
 }
 
-pub(super) fn digest(item: Item<'_>) -> Parsed<Digest> {
+pub(crate) fn digest(item: Item<'_>) -> Parsed<Digest> {
     array(item).map(Digest::from_bytes)
 }
 
-pub(super) fn public_key(item: Item<'_>) -> Parsed<PublicKey> {
+pub(crate) fn public_key(item: Item<'_>) -> Parsed<PublicKey> {
     array(item).map(PublicKey::from_bytes)
 }
 
 /// A list of at most `most` elements.
-pub(super) fn list<'a, T>(most: usize, read: impl Fn(Item<'a>) -> Parsed<T>) -> impl Fn(Item<'a>) -> Parsed<Vec<T>> {
+pub(crate) fn list<'a, T>(most: usize, read: impl Fn(Item<'a>) -> Parsed<T>) -> impl Fn(Item<'a>) -> Parsed<Vec<T>> {
     move |item| match item {
         Item::Array(array) if array.len() <= most as u64 => array
             .iter()
@@ -131,7 +131,7 @@ pub(super) fn list<'a, T>(most: usize, read: impl Fn(Item<'a>) -> Parsed<T>) -> 
     }
 }
 
-pub(super) fn non_empty<'a, T>(read: impl Fn(Item<'a>) -> Parsed<Vec<T>>) -> impl Fn(Item<'a>) -> Parsed<Vec<T>> {
+pub(crate) fn non_empty<'a, T>(read: impl Fn(Item<'a>) -> Parsed<Vec<T>>) -> impl Fn(Item<'a>) -> Parsed<Vec<T>> {
     move |item| {
         let list = read(item)?;
         if list.is_empty() {
@@ -143,7 +143,7 @@ pub(super) fn non_empty<'a, T>(read: impl Fn(Item<'a>) -> Parsed<Vec<T>>) -> imp
 }
 
 /// A map of at most `most` names to what `read` reads.
-pub(super) fn named<'a, T>(
+pub(crate) fn named<'a, T>(
     most: usize,
     read: impl Fn(Item<'a>) -> Parsed<T>,
 ) -> impl Fn(Item<'a>) -> Parsed<Vec<(String, T)>> {
@@ -160,11 +160,11 @@ pub(super) fn named<'a, T>(
     }
 }
 
-pub(super) fn digests(digests: &[Digest]) -> Value {
+pub(crate) fn digests(digests: &[Digest]) -> Value {
     Value::Array(digests.iter().map(digest_value).collect())
 }
 
-pub(super) fn digest_value(digest: &Digest) -> Value {
+pub(crate) fn digest_value(digest: &Digest) -> Value {
     Value::Bytes(digest.as_bytes().to_vec())
 }
 
@@ -205,4 +205,4 @@ macro_rules! text_enum {
         }
     };
 }
-pub(super) use text_enum;
+pub(crate) use text_enum;

@@ -7,7 +7,7 @@ mod check;
 mod configuration;
 mod error;
 mod events;
-mod fields;
+pub(crate) mod fields;
 mod payload;
 mod receipt;
 mod root;

@@ -10,6 +10,7 @@
 )]
 
 mod forge;
+mod membership;
 mod model;
 mod run;
 mod settings;

@@ -6,6 +6,7 @@ use zkdv_hash::tree::{self, TreeKind};
 use zkdv_hash::{Digest, chunk, leaf};
 
 use super::forge::{Forge, TestKey};
+use super::membership;
 use super::run::write_transcript;
 use super::settings::{AttestStyle, CheckStyle, Ending, Resume, Settings};
 use super::verify_bytes;
@@ -14,16 +15,19 @@ use crate::record::{Body, Commit, Payload, RecordType, Sampling};
 use crate::report::{MAX_EDITS, MAX_VIOLATIONS, Outcome, Report};
 use crate::verify::{Content, Framer, Options};
 
+pub use super::membership::membership_proof;
+
 /// A function that takes any bytes.
 pub type Target = fn(&[u8]);
 
 /// Each target under its name, and inputs that show it what well-formed ones look like.
-pub fn targets() -> [(&'static str, Target, Vec<Vec<u8>>); 4] {
+pub fn targets() -> [(&'static str, Target, Vec<Vec<u8>>); 5] {
     [
         ("verify_stream", verify_stream, transcripts()),
         ("cbor_scan", cbor_scan, payloads()),
         ("record_body", record_body, bodies()),
         ("chunk_and_tree_openings", chunk_and_tree_openings, openings()),
+        ("membership_proof", membership_proof, membership::seeds()),
     ]
 }
 

@@ -228,6 +228,88 @@ class BatchCommitment:
     def verify_absence(self, window: NDArray[np.uint32], blocks: Sequence[tuple[int, bytes, Sequence[bytes]]]) -> bool:
         """Whether `blocks` show that no window with the hash of `window` is in this batch's list."""
 
+@final
+class MembershipProof:
+    """A statement about the batch of one update, with what shows it (docs/protocol/membership.md)."""
+
+    @staticmethod
+    def prove(
+        words: NDArray[np.uint32],
+        *,
+        run: bytes,
+        record: int,
+        update: int,
+        batch: bytes,
+        rolling_window: int,
+        row: int | None = None,
+        sought: NDArray[np.uint32] | None = None,
+    ) -> MembershipProof:
+        """Shows a row, or that words are in the batch or are not.
+
+        Args:
+            words: The batch, shape (rows, width), uint32.
+            run: Digest of the run's root record.
+            record: Number of the update's record.
+            update: Index of the update.
+            batch: The batch digest in that record.
+            rolling_window: Words in a window, as the root record has it.
+            row: Index of the row to show.
+            sought: The words to look for, shape (n,), uint32; exactly one of `row` and `sought` is given.
+
+        Raises:
+            ValueError: There is no such row; or the words are absent, and that cannot be shown.
+        """
+
+    @staticmethod
+    def decode(data: bytes) -> MembershipProof:
+        """Reads a proof; nothing of it is verified.
+
+        Raises:
+            ValueError: The bytes are not exactly those of a proof.
+        """
+
+    def encode(self) -> bytes:
+        """The proof as a file holds it.
+
+        Raises:
+            ValueError: Its words take more than 16 MiB.
+        """
+
+    def verify(self, *, run: bytes, record: int, update: int, batch: bytes, rolling_window: int) -> str | None:
+        """What is wrong with it as a proof about this update of a verified transcript; None where nothing is."""
+
+    @property
+    def run(self) -> bytes:
+        """Digest of the root record of the run that it is about."""
+
+    @property
+    def record(self) -> int:
+        """Number of the update's record."""
+
+    @property
+    def update(self) -> int:
+        """Index of the update."""
+
+    @property
+    def batch(self) -> bytes:
+        """The batch digest that follows from its parts."""
+
+    @property
+    def claim(self) -> Literal["row", "window", "absent"]:
+        """What it states of the words: that they are a row, that they stand in a row, or that they stand in none."""
+
+    @property
+    def row(self) -> int | None:
+        """The row that holds the words; None where they are absent."""
+
+    @property
+    def position(self) -> int | None:
+        """Words of the row before those that are shown; of an absent claim, words before the window that is absent."""
+
+    @property
+    def words(self) -> NDArray[np.uint32]:
+        """The words, shape (n,), uint32."""
+
 def probe_kept(dimension: int, ratio: float) -> int:
     """How many numbers a probe keeps of a last dimension: `max(1, ceil(ratio * dimension))`.
 

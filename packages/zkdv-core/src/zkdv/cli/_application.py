@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from zkdv.cli import _audit, _inspect, _key, _match, _plugins, _verify
+from zkdv.cli import _audit, _inspect, _key, _match, _membership, _plugins, _verify
 from zkdv.cli import _terminal as terminal
 from zkdv.cli._exit_codes import ExitCode
 from zkdv.cli._options import Debug, debug_requested
@@ -24,6 +24,7 @@ application.command("verify", short_help="Say whether transcripts hold.")(_verif
 application.command("audit", short_help="Execute updates of a run again, and compare.")(_audit.audit)
 application.command("inspect", short_help="Show what a transcript says, unverified.")(_inspect.inspect)
 application.command("match", short_help="Find the update that a model file is from.")(_match.match)
+application.add_typer(_membership.application, name="membership")
 application.add_typer(_key.application, name="key")
 application.command("plugins", short_help="List the installed plugins.")(_plugins.plugins)
 
