@@ -1,6 +1,7 @@
 """Which update a file's parameters are from: files that match, that are named otherwise, and that do not match."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -308,7 +309,7 @@ class Records:
             name: zkdv.tensor_files.StoredTensor(str(array.dtype), array.shape, "file", lambda array=array: array)
             for name, array in tensors.items()
         }
-        self.search = matching._Search(stored, None)
+        self.search = matching._Search(stored, None, Path("no-such-folder"))
         self.add("schema", parameters=leaves)
 
     def add(self, kind, **body):
@@ -386,3 +387,27 @@ def test_a_layout_that_changes_is_followed(report_of_run):
 
 def test_the_report_is_json(matched):
     assert json.loads(json.dumps(matched(state(1)).as_json()))["matches"][0]["updates"] == 1
+
+
+def keep_components(folder, update, parameters):
+    (folder / "evidence").mkdir(exist_ok=True)
+    digests = np.frombuffer(b"".join(leaf_digest(parameters[leaf["name"]]) for leaf in LEAVES), np.uint8)
+    save_file({"parameters/digests": digests.reshape(-1, 32)}, folder / "evidence" / f"{update}.safetensors")
+
+
+def test_components_that_the_run_keeps_say_which_leaves_are_equal(matched, proof):
+    keep_components(proof, 0, state(1))
+    keep_components(proof, 1, state(2))
+    report = matched(state(2) | {"norm.scale": state(9)["norm.scale"]})
+    assert (report.verdict, report.closest) == ("differs", 2)
+    assert {trace.leaf for trace in report.traces if trace.updates == 2 and not trace.equal} == {"norm.scale"}
+    assert len([trace for trace in report.traces if trace.updates == 2 and trace.equal]) == len(LEAVES) - 1
+    assert matched(state(2)).traces == ()
+
+
+def test_components_that_do_not_lead_to_the_recorded_root_are_not_believed(matched, proof):
+    keep_components(proof, 0, state(7))
+    (proof / "evidence" / "1.safetensors").write_bytes(b"no tensors")
+    (proof / "evidence" / "2.safetensors").mkdir()
+    report = matched(state(7))
+    assert (report.verdict, report.traces, report.closest) == ("differs", (), None)

@@ -14,6 +14,7 @@ from small_run import batches, records
 
 import zkdv
 import zkdv.jax
+import zkdv.membership
 from zkdv import _native
 from zkdv.schema import Schema
 
@@ -49,6 +50,12 @@ run(sys.argv[1], check_every(5, evidence=kept), updates={UPDATES}, replay_snapsh
 @pytest.fixture
 def copied(honest, tmp_path):
     return Path(shutil.copytree(honest, tmp_path / "proof"))
+
+
+def test_a_batch_that_is_kept_as_evidence_is_what_proofs_of_membership_are_made_of(honest):
+    [batch] = [record["body"]["batch"] for record in records(honest, "update") if record["body"]["update"] == 3]
+    made = zkdv.membership.prove(honest, 3, honest / "batches" / f"{batch.hex()}.safetensors", row=5)
+    assert zkdv.membership.verify(honest, made).holds
 
 
 def audited(folder, **options):

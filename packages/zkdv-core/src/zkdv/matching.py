@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zkdv import _native, tensor_files
+from zkdv._component_digests import kept_updates, parameter_digests
 from zkdv.errors import ZKDVError
 from zkdv.leaf_names import Pairing, pairings
 from zkdv.schema import LeafSpec
@@ -78,14 +79,15 @@ class LeafDifference:
 
 @dataclass(frozen=True)
 class LeafTrace:
-    """A leaf whose digest stands in a record by itself, held against the file's.
+    """A leaf whose digest is known by itself, held against the file's.
 
-    Checks that were not exact, and edits, show digests of single leaves; roots show none.
+    Checks that were not exact, and edits, show digests of single leaves; so does what a run keeps as evidence of an
+    update's components. Roots show none.
 
     Attributes:
         leaf: Name of the leaf.
         updates: Updates done in the state of which the digest is.
-        record: The record that shows it.
+        record: The record that shows it, or that holds the root above it.
         equal: Whether the file holds this leaf as it was then.
     """
 
@@ -113,7 +115,7 @@ class MatchReport:
         extra_total: How many there are.
         differences: The first leaves of which the file holds no possible value; then no root could be computed.
         differences_total: How many there are.
-        traces: The first leaves whose digests records show by themselves, where nothing matches; equal ones first.
+        traces: The first leaves whose digests are known by themselves, where nothing matches; equal ones first.
         traces_total: How many there are.
         closest: Updates done in the state of which most single leaves are equal, where nothing matches; None where none
             is.
@@ -187,7 +189,7 @@ def match(
     """
     run = VerifiedRun.open(path, identity=identity, head=head, allow_edits=allow_edits, progress=progress)
     tensors = tensor_files.read(file, *more_files, reader=reader)
-    search = _Search(tensors, mapping)
+    search = _Search(tensors, mapping, run.path)
     for record in run.records():
         search.take(record)
     return search.report(run.report, tuple(str(one) for one in (file, *more_files)), allow_extra=allow_extra)
@@ -224,7 +226,10 @@ class _Candidate:
 class _Search:
     """Goes through the records of a run once."""
 
-    def __init__(self, tensors: Tensors, mapping: Mapping[str, str | None] | None) -> None:
+    def __init__(self, tensors: Tensors, mapping: Mapping[str, str | None] | None, folder: Path) -> None:
+        self._folder = folder
+        self._kept = kept_updates(folder)
+        self._roots: list[tuple[int, int, bytes, list[_Candidate]]] = []
         self._tensors = tensors
         self._mapping = mapping
         self._digests: dict[tuple[str, tuple[int, ...] | None], bytes] = {}
@@ -250,6 +255,10 @@ class _Search:
                 self._trace_edits(record["number"], body.get("edits", []))
                 self._updates = body["update"] + 1
                 self._compare(record["number"], body["after"]["parameters"])
+                if body["update"] in self._kept:
+                    self._roots.append(
+                        (record["number"], body["update"], body["after"]["parameters"], self._candidates)
+                    )
             case "check" if "parameter" in body:
                 self._trace_opening(record["number"], body["update"] + 1, body["parameter"], "opening")
                 self._trace_opening(record["number"], body["update"], body["parameter"], "before-opening")
@@ -273,6 +282,8 @@ class _Search:
         else:
             verdict = MatchVerdict.EXTRA if extra and not allow_extra else MatchVerdict.MATCHES
         incomplete = 3 if run.verdict is Verdict.INCOMPLETE else 0
+        if not found:
+            self._trace_components()
         traces = [] if found else [*best.traces[True], *best.traces[False]]
         return MatchReport(
             files=files,
@@ -371,6 +382,13 @@ class _Search:
     def _trace(self, record: int, updates: int, leaf: int, digest: bytes) -> None:
         for candidate in self._candidates:
             candidate.trace(record, updates, leaf, digest)
+
+    def _trace_components(self) -> None:
+        for record, update, root, candidates in self._roots:
+            digests = parameter_digests(self._folder, update, root, len(candidates[0].leaves)) if candidates else None
+            for leaf, digest in enumerate(digests or ()):
+                for candidate in candidates:
+                    candidate.trace(record, update + 1, leaf, digest)
 
     def _all(self) -> list[_Candidate]:
         return [candidate for candidates in self._known.values() for candidate in candidates]

@@ -157,7 +157,7 @@ def _write_differences(report: MatchReport, files: str) -> None:
         write(f"  {harmless(trace.leaf)} {relation} {_done(trace.updates)} (record {trace.record})")
     _write_hidden(report.traces_total, SHOWN)
     if report.closest is not None:
-        write(f"  closest, by the leaves that records show by themselves: {_done(report.closest)}")
+        write(f"  closest, by the leaves whose digests are known by themselves: {_done(report.closest)}")
     elif not report.traces:
         write("  the transcript holds roots over all parameters and no digest of a single one, so it cannot say which")
 
