@@ -9,9 +9,12 @@ import sys
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from zkdv import _native
 
 REPOSITORY = Path(__file__).parents[3]
 GUIDE = REPOSITORY / "docs" / "guides" / "plugins.md"
@@ -175,6 +178,24 @@ def test_lowering_of_the_guide_computes_the_commitments_of_a_run(environment, tm
 
 
 @pytest.mark.slow
+def test_reader_of_the_guide_tells_which_update_a_folder_of_arrays_is_from(environment, tmp_path, write):
+    environment.install(str(write_example(tmp_path, "zkdv-reader-raw")))
+    states = [np.full((4, 3), update, "<f4") for update in range(3)]
+    roots = [_native.tree_root("parameters", [_native.leaf_digest(state)]) for state in states]
+    leaf = {"name": "dense.kernel", "dtype": "float32", "shape": [4, 3]}
+    run = write("run", updates=2, leaves=[leaf], roots=roots).folder
+    arrays = tmp_path / "arrays"
+    arrays.mkdir()
+    for updates, state in enumerate(states):
+        state.tofile(arrays / "dense.kernel-4x3.f32")
+        matched = environment.zkdv("match", run, arrays, "--reader", "raw", "--json")
+        assert matched.returncode == 0, matched.stderr
+        assert [found["updates"] for found in json.loads(matched.stdout)["matches"]] == [updates]
+    (states[2] + 1).tofile(arrays / "dense.kernel-4x3.f32")
+    assert environment.zkdv("match", run, arrays, "--reader", "raw").returncode == 1
+
+
+@pytest.mark.slow
 def test_conflicting_and_broken_distributions_are_reported_and_verify_goes_on(environment, tmp_path, transcript):
     environment.install(str(write_example(tmp_path, "zkdv-signer-encrypted")))
     conflicting = (
@@ -216,6 +237,7 @@ def test_every_example_of_the_guide_is_a_whole_distribution_or_a_module():
     assert {title.partition("/")[0] for title in blocks if title.endswith("pyproject.toml")} == {
         "zkdv-lowering-profiled",
         "zkdv-optimizer-lion",
+        "zkdv-reader-raw",
         "zkdv-signer-encrypted",
     }
     for title, text in blocks.items():
