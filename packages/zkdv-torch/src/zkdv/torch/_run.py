@@ -1,8 +1,7 @@
 """What a run holds beside its transcript: the attested function, its programs, and the state that training updates."""
 
 import itertools
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +31,8 @@ from zkdv.torch._transaction import Transaction
 from zkdv.torch._trees import Batch
 
 if TYPE_CHECKING:
+    import weakref
+
     from zkdv.submission import SealedProgram
     from zkdv.torch._proof import ZKDV
 
@@ -55,8 +56,7 @@ class Run:
         self.function: Callable[..., Any] | None = None
         self.aot: bool | None = None
         self._proof = proof
-        self._transaction: Transaction | None = None
-        self._lock = threading.Lock()
+        self._open: weakref.ref[Transaction] | None = None
         self._programs: dict[Variant, TorchProgram] = {}
         self._held: list[HeldLeaf] = []
         self._signature: Any = None
@@ -66,10 +66,13 @@ class Run:
     @property
     def transaction(self) -> Transaction | None:
         """The transaction that is open."""
-        return self._transaction
+        return None if self._open is None else self._open()
 
-    def open(self, transaction: Transaction) -> None:
-        """Note that a transaction opens.
+    def opened(self, transaction: "weakref.ref[Transaction]") -> Generator[None, None, None]:
+        """Have a transaction be the open one, from the first step of this generator until it is closed or dropped.
+
+        Whoever opens it owns the generator, and this run the transaction not: an interrupt that comes before the
+        transaction's own end then ends it all the same.
 
         Raises:
             ZKDVError: Another one is open, nothing was prepared, or there is no attested function.
@@ -81,20 +84,18 @@ class Run:
             )
         if not self.prepared.modules:
             raise ZKDVError("nothing was prepared; call model, optimizer = proof.prepare(model, optimizer) first")
-        with self._lock:
-            if self._transaction is not None:
-                raise ZKDVError(
-                    "another transaction of this proof is open; one update ends before the next one opens, and all are "
-                    "made on one thread"
-                )
-            self._transaction = transaction
-        self._proof.update_lock.acquire()
-
-    def end(self) -> None:
-        """Note that a transaction has ended."""
-        with self._lock:
-            self._transaction = None
-        self._proof.update_lock.release()
+        if self.transaction is not None:
+            raise ZKDVError(
+                "another transaction of this proof is open; one update ends before the next one opens, and all are "
+                "made on one thread"
+            )
+        # No call stands between taking the lock and this block, or setting and unsetting: nothing is cut short there.
+        with self._proof.update_lock:
+            self._open = transaction
+            try:
+                yield
+            finally:
+                self._open = None
 
     def note_step_outside(self, optimizer: int) -> None:
         """Warn, once, of an optimizer's step between two updates; the next update records what it changed."""

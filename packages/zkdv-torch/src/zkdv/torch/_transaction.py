@@ -1,5 +1,6 @@
 """One update of a training loop: what happens when a transaction opens, and when it ends."""
 
+import weakref
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -45,8 +46,9 @@ class Transaction:
         run = self._run
         if self._opened:
             raise ZKDVError("a transaction is opened once; call proof.transaction(batch=...) for each update")
-        run.open(self)
+        self._open = run.opened(weakref.ref(self))
         try:
+            next(self._open)
             self._pipeline: TorchPipeline = run.pipeline()
             self._flat = flatten(self._batch)
             self._tensors = run.prepared.tensors()
@@ -59,7 +61,7 @@ class Transaction:
             state = run.hold(self._tensors)
             self._index, self._submission, self._before = self._pipeline.begin(program, self._policy, state)
         except BaseException:
-            run.end()
+            self._open.close()
             raise
         self._opened = True
         return self
@@ -78,7 +80,7 @@ class Transaction:
                 self._pipeline.abandon(self._submission)
                 raise
         finally:
-            self._run.end()
+            self._open.close()
 
     def _commit(self) -> None:
         run, pipeline = self._run, self._pipeline

@@ -1,0 +1,41 @@
+"""Interrupts at points that tests go through one by one. Shared with the Torch frontend's tests."""
+
+import sys
+from pathlib import Path
+
+
+class InterruptAt:
+    """Raises KeyboardInterrupt at one of the points in the code of packages where Python handles signals.
+
+    It does so at the start of a function and behind every call: `sys.setprofile` reports both. Between them are places
+    that it never stops at, behind a lock's release and before its `with` block has ended, for one.
+    """
+
+    def __init__(self, number, *packages):
+        self.sources = tuple({str(Path(path).resolve()) for package in packages for path in package.__path__})
+        self.left = number
+        self.place = None
+
+    def __enter__(self):
+        sys.setprofile(self.event)
+        return self
+
+    def __exit__(self, *_):
+        sys.setprofile(None)
+
+    def event(self, frame, event, argument):
+        if not frame.f_code.co_filename.startswith(self.sources):
+            # A function of the standard library that they have called is about to return.
+            if (
+                event != "return"
+                or frame.f_back is None
+                or not frame.f_back.f_code.co_filename.startswith(self.sources)
+            ):
+                return
+        elif event == "c_call" or (event == "c_return" and argument is sys.setprofile):
+            return
+        self.left -= 1
+        if self.left < 0:
+            sys.setprofile(None)
+            self.place = (frame.f_code.co_qualname, frame.f_lineno)
+            raise KeyboardInterrupt
