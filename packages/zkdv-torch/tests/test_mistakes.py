@@ -301,6 +301,10 @@ def test_late_preparation_is_refused(proof):
     train(proof, model, optimizer, batches(1))
     with pytest.raises(ZKDVError, match="updates already"):
         proof.prepare(make_model())
+    # What was refused is no part of the run.
+    train(proof, model, optimizer, batches(1))
+    proof.close()
+    assert verified(proof.path).verdict == "passed"
 
 
 def test_two_transactions_at_once_are_refused_and_the_first_goes_on(proof):

@@ -137,10 +137,11 @@ class ZKDV(Driver):
         """
         prepared = self._run.prepared
         for value in values:
-            if not prepared.add(value):
+            if not prepared.is_new(value):
                 continue
             if self._pipeline is not None and self._pipeline.updates:
                 raise ZKDVError("the run has made updates already; prepare everything before the first one")
+            prepared.add(value)
             if isinstance(value, Optimizer):
                 _watch(value, len(prepared.optimizers) - 1, weakref.ref(self._run))
         return values[0] if len(values) == 1 else values

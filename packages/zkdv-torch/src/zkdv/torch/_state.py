@@ -71,25 +71,26 @@ class PreparedState:
     arguments: list[Any] = field(default_factory=list)
     registered: dict[type[Optimizer], FunctionalOptimizer] = field(default_factory=dict)
 
-    def add(self, value: object) -> bool:
-        """Take a module, optimizer or scheduler; return whether it is a new one.
+    def is_new(self, value: object) -> bool:
+        """Return whether a value is a module, optimizer or scheduler that was not taken yet."""
+        return isinstance(value, nn.Module | Optimizer | LRScheduler) and not any(
+            value is known for known in self.arguments
+        )
+
+    def add(self, value: nn.Module | Optimizer | LRScheduler) -> None:
+        """Take a module, optimizer or scheduler.
 
         Raises:
             ZKDVError: An optimizer can't be lowered; says what to do.
         """
-        if any(value is known for known in self.arguments):
-            return False
         if isinstance(value, nn.Module):
             self.modules.append(plain_module(value))
         elif isinstance(value, Optimizer):
             self.bound.append(bind(value, self.registered))
             self.optimizers.append(value)
-        elif isinstance(value, LRScheduler):
-            self.schedulers.append(value)
         else:
-            return False
+            self.schedulers.append(value)
         self.arguments.append(value)
-        return True
 
     def tensors(self) -> StateTensors:
         """Return the tensors of the state as they are now.

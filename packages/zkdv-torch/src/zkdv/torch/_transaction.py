@@ -175,7 +175,7 @@ def _refuse_kept_casts(tensors: StateTensors) -> None:
     if not torch.is_autocast_cache_enabled():
         return
     for kind in {named.tensor.device.type for named in tensors.parameters}:
-        if torch.is_autocast_enabled(kind):
+        if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
             raise ZKDVError(
                 f'torch.autocast("{kind}") is on where the transaction opens: it keeps what weights were cast to until '
                 "it ends, so that later updates would go on with the weights of earlier ones; open it inside of the "
