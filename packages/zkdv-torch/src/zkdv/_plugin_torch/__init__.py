@@ -33,3 +33,9 @@ def zkdv_tensor_files() -> Declarations:
 def zkdv_transports() -> Declarations:
     """The store of the process group."""
     return {"torch-store": "zkdv.torch._control_store:TORCH_STORE"}
+
+
+@hookimpl
+def zkdv_frontends() -> Declarations:
+    """What executes updates again that this frontend has recorded."""
+    return {"whitebox-torch": "zkdv.torch._audit:TorchAudit"}

@@ -18,6 +18,7 @@ from torch.optim._muon import muon
 __all__ = [
     "arguments_of",
     "draws_random_numbers",
+    "is_operator",
     "is_stand_in",
     "load_package",
     "muon",
@@ -73,6 +74,11 @@ def is_stand_in(tensor: object) -> bool:
 def draws_random_numbers(operator: object) -> bool:
     """Return whether a node's target is an operator that Torch tags as one that may draw random numbers."""
     return isinstance(operator, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in operator.tags  # noqa: SLF001
+
+
+def is_operator(target: object, namespace: str) -> bool:
+    """Return whether a node's target is an operator of a namespace, `aten` for one."""
+    return isinstance(target, torch._ops.OpOverload) and target.namespace == namespace  # noqa: SLF001
 
 
 def arguments_of(node: fx.Node) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from zkdv.errors import ZKDVError
+from zkdv.torch._graph_text import graph_text
 
 __all__ = ["FORMAT", "SealedUpdate", "load", "seal"]
 
@@ -29,7 +30,7 @@ class SealedUpdate:
 
     Attributes:
         blob: The serialized program, as `load` takes it.
-        text: Its graph in words, UTF-8.
+        text: Its graph in words, UTF-8: what an audit executes, where `_graph_text` has words for all of it.
         platforms: Kinds of the devices that its tensors are on.
         convention: How arguments and results are ordered.
     """
@@ -77,7 +78,7 @@ def seal(graph: fx.GraphModule, arguments: Sequence[torch.Tensor], convention: s
                 node.meta = {key: value for key, value in node.meta.items() if key in _KEPT_METADATA}
     buffer = io.BytesIO()
     torch.export.save(exported, buffer)
-    text = exported.graph_module.print_readable(print_output=False)
+    text = graph_text(exported) or exported.graph_module.print_readable(print_output=False)
     platforms = tuple(sorted({argument.device.type for argument in arguments}))
     return SealedUpdate(buffer.getvalue(), text.encode(), platforms, convention)
 

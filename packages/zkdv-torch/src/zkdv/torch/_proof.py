@@ -37,6 +37,13 @@ RESULT_FLAGS = (
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
+def device_kinds() -> Sequence[str]:
+    """Return the kind of each device that training may use."""
+    if torch.cuda.is_available():
+        return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return ["cpu"]
+
+
 class _TorchBackend:
     """What the driver asks of this frontend."""
 
@@ -49,9 +56,7 @@ class _TorchBackend:
 
     @property
     def devices(self) -> Sequence[str]:
-        if torch.cuda.is_available():
-            return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-        return ["cpu"]
+        return device_kinds()
 
     def pipeline(self, driver: Driver, queue: PipelineQueue) -> TorchPipeline:
         return TorchPipeline(driver, queue)
