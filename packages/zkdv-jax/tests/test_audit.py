@@ -211,3 +211,35 @@ def test_a_run_over_several_processes_that_asks_for_evidence_is_refused(tmp_path
     proof = zkdv.jax.ZKDV(tmp_path, zkdv.ZKDVConfig(evidence=KEPT))
     with pytest.raises(zkdv.ZKDVError, match="does not keep in runs over several processes"):
         proof._keep_evidence(types.SimpleNamespace(size=2), None)
+
+
+@pytest.mark.slow
+def test_a_run_on_several_devices_is_audited_on_as_many(tmp_path):
+    """Leaves that are cut into shards, and some that are not, on a mesh of two axes."""
+    program = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import jax, numpy as np
+jax.config.update("jax_num_cpu_devices", 4)
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+import zkdv, zkdv.jax
+from small_run import batches, check_every, make_state, train_step
+
+mesh = Mesh(np.array(jax.devices()).reshape(2, 2), ("data", "model"))
+kept = zkdv.EvidencePolicy(4, batches=True, components=True)
+with zkdv.jax.ZKDV(sys.argv[1], check_every(3, evidence=kept), replay_snapshot_interval=4) as proof:
+    proof.start(rolling_window=4)
+    step, state = proof.jit(train_step), make_state(proof)
+    cut = lambda leaf: P(None, "model") if np.ndim(leaf) == 2 and leaf.shape[1] % 2 == 0 else P()
+    state = jax.device_put(state, jax.tree.map(lambda leaf: NamedSharding(mesh, cut(leaf)), state))
+    for batch in batches(8):
+        state, _ = step(state, *(jax.device_put(leaf, NamedSharding(mesh, P("data"))) for leaf in batch))
+"""
+    subprocess.run([sys.executable, "-c", program, str(tmp_path / "proof")], check=True)
+    assert any("sharding" in leaf for leaf in records(tmp_path / "proof", "schema")[0]["body"]["parameters"])
+    report = audited(tmp_path / "proof")
+    assert (report.outcome, report.executed, report.platform_differences) == ("identical", 8, ())
+    (blob,) = (tmp_path / "proof" / "programs").glob("*.jaxexport")
+    blob.unlink()
+    report = audited(tmp_path / "proof", segments=1)
+    assert "executed from their serialized form alone" in report.segments[0].message

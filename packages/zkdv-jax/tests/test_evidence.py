@@ -1,5 +1,7 @@
 """What a run keeps for an auditor: which files, for how long, and what happens where they can't be written."""
 
+import threading
+
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
@@ -8,6 +10,7 @@ from small_run import batches, check_every, make_state, records, train_step, ver
 import zkdv
 import zkdv.jax
 from zkdv import _native
+from zkdv.evidence_files import write_state
 
 
 def train(folder, kept, *, updates=14, data=None, between=None, every=1000, commit="parameters"):
@@ -58,6 +61,25 @@ def test_records_commit_to_the_files_and_the_files_hold_the_committed_state(tmp_
             digests = [_native.leaf_digest(np.ascontiguousarray(leaf).reshape(-1).view(np.uint8)) for leaf in leaves]
             assert _native.tree_root(tree, digests) == updates[update - 1][tree]
     assert verified(tmp_path / "proof").verdict == "passed"
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(tmp_path, monkeypatch):
+    written = threading.Event()
+
+    def write_late(path, schema, leaves):
+        # Were update 6 to wait for the checkpoint before update 0, nobody would set the event.
+        assert written.wait(120)
+        write_state(path, schema, leaves)
+
+    def between(index, state):
+        if index == 6:
+            assert not (tmp_path / "proof" / "checkpoints").exists()
+            written.set()
+        return state
+
+    monkeypatch.setattr("zkdv.evidence.write_state", write_late)
+    train(tmp_path / "proof", zkdv.EvidencePolicy(checkpoint_interval=8, batches=True), between=between)
+    assert numbers(tmp_path / "proof", "checkpoints") == [0, 8]
 
 
 def test_keep_bounds_what_lies_on_disk(tmp_path):

@@ -8,6 +8,7 @@ from typing import Any, Final
 import jax
 import numpy as np
 from jax import export
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from numpy.typing import NDArray
 
 from zkdv.auditing.frontend import LoadedProgram, SealedFiles
@@ -109,6 +110,21 @@ def _abstract_inputs(schema: Schema) -> list[jax.ShapeDtypeStruct]:
     return [*state, *batch]
 
 
+def _mesh(exported: export.Exported) -> Mesh:
+    """Return a mesh of devices that are here in the form of the one that a program was sealed for.
+
+    Raises:
+        ZKDVError: There are fewer devices.
+    """
+    count, devices = exported.nr_devices, jax.devices()
+    if len(devices) < count:
+        raise ZKDVError(f"the program runs on {count} devices, and there are {len(devices)} here")
+    form = next((leaf.sharding.mesh for leaf in exported.in_avals if leaf.sharding.mesh.axis_names), None)
+    if form is None or form.size != count:
+        raise ZKDVError(f"the program runs on {count} devices and names no mesh of them")
+    return Mesh(np.array(devices[:count]).reshape(form.axis_sizes), form.axis_names, axis_types=form.axis_types)
+
+
 class _JAXProgram(LoadedProgram):
     """A program that takes parameter, optimizer and batch leaves, and gives deltas and the new state leaves."""
 
@@ -130,13 +146,30 @@ class _JAXProgram(LoadedProgram):
 
         return jax.jit(zkdv_replay)
 
+    @cached_property
+    def _shardings(self) -> Sequence[Any]:
+        """Where each input lies; None where the program runs on one device."""
+        if self._exported.nr_devices == 1:
+            return [None] * len(self._exported.in_avals)
+        mesh = _mesh(self._exported)
+        everywhere = NamedSharding(mesh, PartitionSpec())
+        return [everywhere if place is None else place for place in self._exported.in_shardings_jax(mesh)]
+
+    def _placed(self, arrays: Sequence[Any], places: Sequence[Any]) -> list[Any]:
+        return [
+            jax.numpy.asarray(array) if place is None else jax.device_put(array, place)
+            for array, place in zip(arrays, places, strict=True)
+        ]
+
     def place(self, state: Sequence[NDArray[Any]]) -> Sequence[Any]:
         """Return state leaves as arrays of JAX."""
-        return [jax.numpy.asarray(leaf) for leaf in state]
+        return self._placed(state, self._shardings[: len(state)])
 
     def run(self, state: Sequence[Any], batch: Sequence[NDArray[Any]]) -> Sequence[Any]:
         """Return the state leaves after one update."""
-        results: list[Any] = self._run(*state, *batch)
+        results: list[Any] = self._run(
+            *self._placed(state, self._shardings[: len(state)]), *self._placed(batch, self._shardings[len(state) :])
+        )
         return results
 
     def read(self, leaf: Any) -> NDArray[Any]:
