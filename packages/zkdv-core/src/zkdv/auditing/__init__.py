@@ -7,12 +7,13 @@ nothing of the code that trained.
 
 import random
 import secrets
+import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal
 
 from zkdv.auditing._batches import BatchSource, SuppliedBatches
-from zkdv.auditing._process import ReplayProcess
+from zkdv.auditing._process import DEFAULT_TIMEOUT_SECONDS, ReplayProcess
 from zkdv.auditing._replay import Replay
 from zkdv.auditing._report import AuditOutcome, AuditReport, Difference, SegmentReport
 from zkdv.auditing._run import Outline, Segment, read_outline, read_updates
@@ -21,6 +22,7 @@ from zkdv.verification import RunReport, verify
 
 __all__ = [
     "DEFAULT_SEGMENTS",
+    "DEFAULT_TIMEOUT_SECONDS",
     "AuditOutcome",
     "AuditReport",
     "Difference",
@@ -49,6 +51,7 @@ def audit(
     sampled: bool = False,
     batches: SuppliedBatches | None = None,
     seed: int | None = None,
+    timeout: float = DEFAULT_TIMEOUT_SECONDS,
     progress: Progressed | None = None,
 ) -> AuditReport:
     """Execute updates of a run again and compare the states after them with those that the run has committed to.
@@ -68,6 +71,8 @@ def audit(
             a list of arrays in their order, or the packed matrix.
         seed: Seed of the draw, to repeat an audit; default: the operating system's randomness. Whoever knows the seed
             beforehand knows the draw.
+        timeout: How long loading a program, or one update, may take, in seconds; default: an hour. What takes longer
+            can't be audited: a stranger's program need not end.
         progress: Called after each update with how many of how many are done.
 
     Returns:
@@ -75,11 +80,14 @@ def audit(
 
     Raises:
         TypeError: An argument of another type.
-        ValueError: `segments` below 1, `updates` that the run does not have, or more than one way to choose.
+        ValueError: `segments` below 1, `updates` that the run does not have, more than one way to choose, or a
+            `timeout` that is not positive.
         ZKDVVerificationError: The transcript is violated, so that nothing that it says can be compared with.
         ZKDVError: The path holds no transcript, cannot be read, or no update is recorded in it.
     """
     _check_choice(segments, updates, sampled=sampled)
+    if not 0 < timeout <= threading.TIMEOUT_MAX:
+        raise ValueError(f"timeout is {timeout!r}; it is a number of seconds above 0")
     folder = Path(path)
     verification = _verified(folder)
     outline = read_outline(folder, str(verification.head))
@@ -93,7 +101,7 @@ def audit(
             progress(done, total)
 
     found: list[SegmentReport] = []
-    with ReplayProcess() as process, BatchSource(outline, batches) as source:
+    with ReplayProcess(timeout) as process, BatchSource(outline, batches) as source:
         replay = Replay(outline, process, source, advance)
         wanted = [outline.segments[place] for place in chosen]
         for segment, recorded in read_updates(outline, str(verification.head), wanted):

@@ -37,6 +37,10 @@ def audit(
         ),
     ] = None,
     seed: Annotated[int | None, typer.Option(metavar="N", help="Repeat the draw that was made with this seed.")] = None,
+    timeout: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", help="How long loading a program, or one update, may take."),
+    ] = 3_600.0,
     as_json: Json = False,
     debug: Debug = False,  # noqa: ARG001 (read before parsing)
 ) -> None:
@@ -63,6 +67,7 @@ def audit(
                 sampled=sampled,
                 batches=batches,
                 seed=seed,
+                timeout=timeout,
                 progress=progress,
             )
     except ZKDVVerificationError as error:
