@@ -619,10 +619,7 @@ def test_a_state_on_two_meshes_is_refused(proof):
 
 def test_layouts_that_no_mesh_describes_are_refused():
     mesh = mesh_of()
-    elsewhere = SimpleNamespace(num_devices=2, is_fully_addressable=False)
-    with pytest.raises(zkdv.ZKDVError, match="w is spread over the devices of several processes"):
-        _layout.placement(SimpleNamespace(sharding=elsewhere), "w")
-    unnamed = SimpleNamespace(num_devices=2, is_fully_addressable=True)
+    unnamed = SimpleNamespace(num_devices=2)
     with pytest.raises(zkdv.ZKDVError, match=r"w lies on 2 devices by .*place it with one"):
         _layout.placement(SimpleNamespace(sharding=unnamed), "w")
     partial = NamedSharding(mesh_of(AxisType.Explicit), P(None, unreduced={"data"}))
