@@ -153,6 +153,31 @@ def test_evidence_that_cannot_be_written_poisons_the_run_with_path_and_cause(tmp
     assert {violation.code for violation in report.violations} == {"closed-poisoned"}
 
 
+def test_a_run_that_is_abandoned_commits_to_what_was_handed_over_and_keeps_its_evidence(tmp_path):
+    gate = threading.Event()
+
+    def open_when_abandoned(proof):
+        try:
+            proof.queue.wait_until(lambda: proof.queue.cancelled)
+        finally:
+            gate.set()
+
+    config = check_every(1000, evidence=zkdv.EvidencePolicy(checkpoint_interval=4, batches=True))
+    with zkdv.jax.ZKDV(tmp_path / "proof", config, replay_snapshot_interval=4) as proof:
+        proof.start(rolling_window=4)
+        step, state = proof.jit(train_step, donate_argnums=(0,)), make_state(proof)
+        proof.queue.submit("commit", gate.wait, 300)
+        for images, labels in batches(2):
+            state, _ = step(state, images, labels)
+        threading.Thread(target=open_when_abandoned, args=(proof,)).start()
+        proof.abandon()
+    updates = records(tmp_path / "proof", "update")
+    assert len(updates) == 2
+    assert names(tmp_path / "proof", "batches") == sorted(update["body"]["batch"].hex() for update in updates)
+    assert len(records(tmp_path / "proof", "checkpoint")) == 1
+    assert verified(tmp_path / "proof").verdict == "incomplete"
+
+
 @pytest.mark.slow
 def test_a_run_that_is_abandoned_leaves_whole_files_alone(tmp_path):
     def between(index, state):

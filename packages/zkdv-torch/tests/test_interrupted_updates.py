@@ -161,6 +161,8 @@ def test_a_run_that_is_stopped_from_outside_verifies_as_open_and_loses_no_commit
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+# Of JAX, where another test has imported it in this process.
+@pytest.mark.filterwarnings(r"ignore:os\.fork\(\) was called:RuntimeWarning")
 def test_loaders_with_processes_of_their_own_work_beside_a_proof(tmp_path):
     data = [(inputs, targets) for inputs, targets in batches(6)]
     loader = torch.utils.data.DataLoader(data, batch_size=None, num_workers=2, multiprocessing_context="fork")

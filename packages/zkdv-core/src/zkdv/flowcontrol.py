@@ -18,12 +18,19 @@ Annotation = Callable[[str], AbstractContextManager[object]]
 
 Stage = Literal["start", "commit", "check", "snapshot", "evidence"]
 
+# What is left undone when a run is abandoned.
+_DROPPED: tuple[Stage, ...] = ("check", "snapshot")
+
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
 
 def _no_annotation(_name: str) -> AbstractContextManager[object]:
     return contextlib.nullcontext()
+
+
+def _nothing() -> None:
+    """Do nothing, behind all that a stage holds."""
 
 
 class Slot:
@@ -180,6 +187,10 @@ class PipelineQueue:
         with self._changes.lock:
             if self._closed:
                 raise ZKDVError("the proof is closed; open a new one for further updates")
+            if self._cancelled and stage in _DROPPED:
+                dropped: Future[_Result] = Future()
+                dropped.cancel()
+                return dropped
             executor = self._executors.get(stage)
             if executor is None:
                 executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"zkdv.{stage}")
@@ -227,13 +238,26 @@ class PipelineQueue:
     def close(self, *, cancel: bool = False) -> None:
         """End the stage threads, after the work that they hold; with `cancel`, checks end after the piece at hand."""
         with self._changes.lock:
-            self._closed = True
             self._cancelled = self._cancelled or cancel
-            executors = list(self._executors.items())
+            committing = None if self._closed else self._executors.get("commit")
+            for stage in _DROPPED if cancel else ():
+                if stage in self._executors:
+                    self._executors[stage].shutdown(wait=False, cancel_futures=True)
             self._changes.condition.notify_all()
-        for stage, executor in executors:
-            executor.shutdown(wait=False, cancel_futures=cancel and stage in {"check", "snapshot"})
-        for _, executor in executors:
+        try:
+            if committing is not None:
+                # What was handed over is committed first: that work hands on evidence, which a closed queue refuses.
+                # An interpreter that ends takes no work any more, and has let what there was come to an end.
+                with contextlib.suppress(RuntimeError):
+                    committing.submit(_nothing).result()
+        finally:
+            with self._changes.lock:
+                self._closed = True
+                executors = list(self._executors.values())
+                self._changes.condition.notify_all()
+            for executor in executors:
+                executor.shutdown(wait=False)
+        for executor in executors:
             executor.shutdown(wait=True)
 
     def _run(self, stage: Stage, work: Callable[[], _Result]) -> _Result:

@@ -309,7 +309,9 @@ class Pipeline(ArrayOperations):
         update.submission.slot.hold()
 
         snapshot, steps = self._memory.path_to(update.index)
-        self.queue.wait_until(lambda: snapshot.arrived)
+        self.queue.wait_until(lambda: snapshot.arrived or self.queue.cancelled)
+        if not snapshot.arrived:
+            return None
         if self.kept is not None:
             fresh = snapshot.reached == snapshot.index
             self.kept.behind_check(snapshot.index, snapshot.copy, steps, fresh=fresh)
