@@ -55,6 +55,13 @@ def test_listing_plugins_loads_no_framework():
     assert not loaded.intersection({"flax", "jax", "jaxlib", "optax", "torch"})
 
 
+def test_starting_the_command_line_loads_neither_numpy_nor_a_framework():
+    # What verifies only must not wait for what audits, matching and proofs of membership need.
+    loaded = modules_after("import zkdv.cli")
+    assert "zkdv._native" in loaded
+    assert not loaded.intersection({"flax", "jax", "jaxlib", "numpy", "optax", "safetensors", "torch"})
+
+
 def test_every_public_name_exists():
     for name in zkdv.__all__:
         assert getattr(zkdv, name) is not None

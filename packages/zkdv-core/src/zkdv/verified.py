@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from zkdv._native import RecordReader
-from zkdv.errors import ZKDVError
+from zkdv.errors import ZKDVError, ZKDVVerificationError
 from zkdv.verification import Progressed, RunReport, Verdict, verify
 
 if TYPE_CHECKING:
     from zkdv._native import ReadRecord
 
-__all__ = ["VerifiedRun"]
+__all__ = ["UnverifiedRunError", "VerifiedRun", "verified_records"]
 
 
 @dataclass(frozen=True)
@@ -69,19 +69,24 @@ class VerifiedRun:
         Raises:
             ZKDVError: They are not there any more.
         """
-        head = bytes.fromhex(self.report.head or "")
-        before = bytes(32)
-        for record in RecordReader(os.fspath(self.path)):
-            if record["prev"] != before:
-                break
-            before = record["digest"]
-            yield record
-            if before == head:
-                return
-        raise ZKDVError(f"{self.path} was changed while it was read; try again")
+        return verified_records(self.path, self.report)
 
 
-class UnverifiedRunError(ZKDVError):
+def verified_records(path: Path, report: RunReport) -> Iterator["ReadRecord"]:
+    """Read the records that a report is of, and no others, as `VerifiedRun.records` does; whatever the verdict."""
+    head = bytes.fromhex(report.head or "")
+    before = bytes(32)
+    for record in RecordReader(os.fspath(path)):
+        if record["prev"] != before:
+            break
+        before = record["digest"]
+        yield record
+        if before == head:
+            return
+    raise ZKDVError(f"{path} was changed while it was read; try again")
+
+
+class UnverifiedRunError(ZKDVVerificationError):
     """A transcript has violations, so that nothing follows from it.
 
     Attributes:

@@ -11,6 +11,7 @@ from zkdv.cli import _audit, _inspect, _key, _match, _membership, _plugins, _ver
 from zkdv.cli import _terminal as terminal
 from zkdv.cli._exit_codes import ExitCode
 from zkdv.cli._options import Debug, debug_requested
+from zkdv.errors import ZKDVVerificationError
 
 application = typer.Typer(
     name="zkdv",
@@ -70,6 +71,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return ExitCode.OUTPUT_CLOSED
     except (KeyboardInterrupt, typer.Abort):
         code = ExitCode.INTERRUPTED
+    except ZKDVVerificationError as error:
+        # What a command concludes from a transcript, it concludes from one that holds.
+        terminal.report(error)
+        return ExitCode.FAILED
     except Exception as error:  # noqa: BLE001 (the last line of defence: one line, and a code that is no verdict)
         terminal.report(error)
         return ExitCode.UNUSABLE

@@ -7,9 +7,7 @@ from typing import Annotated
 import typer
 
 from zkdv.cli import _terminal as terminal
-from zkdv.cli._exit_codes import ExitCode
 from zkdv.cli._options import Debug, Json
-from zkdv.errors import ZKDVVerificationError
 
 _RANGE = re.compile(r"(\d+)(?::(\d+))?")
 
@@ -38,9 +36,9 @@ def audit(
     ] = None,
     seed: Annotated[int | None, typer.Option(metavar="N", help="Repeat the draw that was made with this seed.")] = None,
     timeout: Annotated[
-        float,
-        typer.Option(metavar="SECONDS", help="How long loading a program, or one update, may take."),
-    ] = 3_600.0,
+        float | None,
+        typer.Option(metavar="SECONDS", help="How long loading a program, or one update, may take; default an hour."),
+    ] = None,
     as_json: Json = False,
     debug: Debug = False,  # noqa: ARG001 (read before parsing)
 ) -> None:
@@ -52,6 +50,7 @@ def audit(
     3 another platform class or not auditable.
     """
     # Other commands do without NumPy, which an audit needs, and start sooner.
+    from zkdv.auditing import DEFAULT_TIMEOUT_SECONDS  # noqa: PLC0415
     from zkdv.auditing import audit as audit_run  # noqa: PLC0415
     from zkdv.cli._findings import write_findings  # noqa: PLC0415
 
@@ -67,12 +66,9 @@ def audit(
                 sampled=sampled,
                 batches=batches,
                 seed=seed,
-                timeout=timeout,
+                timeout=DEFAULT_TIMEOUT_SECONDS if timeout is None else timeout,
                 progress=progress,
             )
-    except ZKDVVerificationError as error:
-        terminal.report(error)
-        raise typer.Exit(ExitCode.FAILED) from error
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error
     if as_json:

@@ -54,6 +54,16 @@ def write_verdict(run: RunReport) -> None:
         write(f"  … and {hidden} more (--json lists up to 100)")
 
 
+def write_basis(run: RunReport) -> None:
+    """Print what a conclusion from a transcript without a violation rests on: what is missing, signer and head."""
+    for missing in run.incomplete:
+        write(Text.assemble(("incomplete", "yellow"), f"  {harmless(missing)}"))
+    if run.identity is not None:
+        pinned = "pinned" if run.identity.pinned else "not pinned: anyone can make a key"
+        write(f"identity    {run.identity.key}  ({pinned})")
+    write(f"head        {run.head}")
+
+
 def _value(edit: Edit) -> str:
     """What an edit changed a leaf to, with its dtype; nothing where the transcript does not have it."""
     if edit.elements is None:
