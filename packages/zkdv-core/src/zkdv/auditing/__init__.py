@@ -90,7 +90,7 @@ def audit(
         raise ValueError(f"timeout is {timeout!r}; it is a number of seconds above 0")
     folder = Path(path)
     verification = _verified(folder)
-    outline = read_outline(folder, str(verification.head))
+    outline = read_outline(folder, verification)
     chosen = _chosen(outline, segments, updates, sampled=sampled, seed=seed)
     total, done = sum(chosen.values()), 0
 
@@ -104,7 +104,7 @@ def audit(
     with ReplayProcess(timeout) as process, BatchSource(outline, batches) as source:
         replay = Replay(outline, process, source, advance)
         wanted = [outline.segments[place] for place in chosen]
-        for segment, recorded in read_updates(outline, str(verification.head), wanted):
+        for segment, recorded in read_updates(outline, verification, wanted):
             found.append(replay.run(segment, recorded[: chosen[outline.segments.index(segment)]]))
         notes = [
             *(f"{one.code}: {one.message}" for one in verification.violations),

@@ -9,6 +9,8 @@ from zkdv import _native
 from zkdv.config import FloatTolerance
 from zkdv.errors import ZKDVError
 from zkdv.schema import TREES, Schema, TreeName
+from zkdv.verification import RunReport
+from zkdv.verified import verified_records
 
 __all__ = ["Outline", "ProgramFiles", "RecordedUpdate", "Segment", "read_outline", "read_updates"]
 
@@ -126,33 +128,33 @@ class Outline:
         return FloatTolerance(float(tolerance["absolute"]), float(tolerance["relative"]))
 
 
-def read_outline(folder: Path, head: str) -> Outline:
+def read_outline(folder: Path, verification: RunReport) -> Outline:
     """Read a verified transcript without keeping its updates.
 
     Args:
         folder: The run's folder.
-        head: Digest of the last record, as it was verified.
+        verification: What its verification found.
 
     Raises:
         ZKDVError: The transcript is not the one that was verified, or its layout changes at a resume.
     """
     checkpoints: dict[int, set[bytes]] = {}
-    for record in _records(folder, head):
+    for record in verified_records(folder, verification):
         if record["type"] == "checkpoint":
             checkpoints.setdefault(_body(record)["update"], set()).update(_body(record)["files"].values())
     reading = _Reading(folder, checkpoints)
-    for record in _records(folder, head):
+    for record in verified_records(folder, verification):
         reading.take(record)
     return reading.outline()
 
 
 def read_updates(
-    outline: Outline, head: str, segments: Iterable[Segment]
+    outline: Outline, verification: RunReport, segments: Iterable[Segment]
 ) -> Iterator[tuple[Segment, list[RecordedUpdate]]]:
     """Read the updates of segments, one segment after the other, in order."""
     waiting = sorted(segments, key=lambda segment: segment.first_seq)
     found: list[RecordedUpdate] = []
-    for record in _records(outline.folder, head):
+    for record in verified_records(outline.folder, verification):
         while waiting and len(found) == waiting[0].updates:
             yield waiting.pop(0), found
             found = []
@@ -282,19 +284,6 @@ class _Reading:
                 # A checkpoint and an edit at the same place: the state with the edit is the one that goes on.
                 self._segments.pop()
         self._segments.append(Segment(len(self._segments), start, dict(roots), first_seq, edited=edited))
-
-
-def _records(folder: Path, head: str) -> Iterator[_native.ReadRecord]:
-    """Give the records of the transcript that was verified, and of no other."""
-    reader = _native.RecordReader(folder)
-    last = bytes(32)
-    for record in reader:
-        if record["prev"] != last or record["body"] is None:
-            raise ZKDVError(f"{folder}: the transcript was changed while it was read; audit it again")
-        yield record
-        last = record["digest"]
-    if last.hex() != head:
-        raise ZKDVError(f"{folder}: the transcript was changed while it was read; audit it again")
 
 
 def _body(record: _native.ReadRecord) -> dict[str, Any]:
