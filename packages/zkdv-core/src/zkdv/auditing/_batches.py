@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import prod
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -125,15 +126,15 @@ class BatchSource:
             raise ZKDVError(f"{place} has {len(leaves)} leaves, and the batch of this run has {len(layout.leaves)}")
         arrays: list[NDArray[Any]] = []
         for leaf, given in zip(layout.leaves, leaves, strict=True):
-            array, dtype = np.asarray(given), named_dtype(leaf.dtype)
-            if array.shape != leaf.shape and array.size * array.dtype.itemsize != leaf.words * 4:
+            array, dtype = np.asarray(given, order="C"), named_dtype(leaf.dtype)
+            # What NumPy has no dtype for comes from a file as bytes, one by one.
+            stored = array.shape != leaf.shape or (array.dtype == np.uint8 and dtype.isbuiltin != 1)
+            if stored and array.nbytes != prod(leaf.shape) * dtype.itemsize:
                 raise ZKDVError(
                     f"{place}: leaf {leaf.name} is {array.dtype}{list(array.shape)}, and the batch of this run has "
                     f"{leaf.dtype}{list(leaf.shape)}"
                 )
-            # What NumPy has no dtype for comes from a file as bytes.
-            same = array.dtype == dtype or array.shape != leaf.shape
-            arrays.append((array.view(dtype) if same else array.astype(dtype)).reshape(leaf.shape))
+            arrays.append((array.reshape(-1).view(dtype) if stored else array.astype(dtype)).reshape(leaf.shape))
         return layout.pack(arrays)
 
     def _digest(self, words: NDArray[np.uint32]) -> bytes:
