@@ -31,7 +31,6 @@ def outline(folder):
         programs={},
         segments=[],
         checkpoints={},
-        sampled=[],
         updates=1,
     )
 

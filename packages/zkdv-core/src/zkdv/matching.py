@@ -242,7 +242,7 @@ class _Search:
         body: Mapping[str, Any] = record["body"] or {}
         match record["type"]:
             case "schema":
-                self._choose(tuple(map(_leaf, body["parameters"])))
+                self._choose(tuple(map(LeafSpec.from_record, body["parameters"])))
             case "resume":
                 kept, self._updates = body["record"], body["updates"]
                 for candidate in self._all():
@@ -392,17 +392,6 @@ class _Search:
 
     def _all(self) -> list[_Candidate]:
         return [candidate for candidates in self._known.values() for candidate in candidates]
-
-
-def _leaf(record: Mapping[str, Any]) -> LeafSpec:
-    sharding = record.get("sharding")
-    return LeafSpec(
-        record["name"],
-        record["dtype"],
-        tuple(record["shape"]),
-        None if sharding is None else tuple(sharding),
-        tuple(record.get("aliases", ())),
-    )
 
 
 def _leaf_at(leaves: Sequence[LeafSpec], coordinate: int) -> int:

@@ -5,7 +5,7 @@ to. Its size grows with the logarithm of the batch. docs/protocol/membership.md 
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from math import prod
 from pathlib import Path
@@ -303,7 +303,7 @@ def _find(run: VerifiedRun, *, update: int | None = None, record: int | None = N
             case "schema":
                 layout = body["batch"]
             case "resume" if found is not None and found.record > body["record"]:
-                found = _CommittedUpdate(**{**vars(found), "abandoned": True})
+                found = replace(found, abandoned=True)
             case "update" if each["number"] == record or body["update"] == update:
                 found = _CommittedUpdate(root, each["number"], body["update"], body["batch"], window, layout)
     return found

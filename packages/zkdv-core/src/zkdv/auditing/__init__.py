@@ -105,7 +105,7 @@ def audit(
         replay = Replay(outline, process, source, advance)
         wanted = [outline.segments[place] for place in chosen]
         for segment, recorded in read_updates(outline, verification, wanted):
-            found.append(replay.run(segment, recorded[: chosen[outline.segments.index(segment)]]))
+            found.append(replay.run(segment, recorded[: chosen[segment.number]]))
         notes = [
             *(f"{one.code}: {one.message}" for one in verification.violations),
             *replay.notes,
@@ -178,7 +178,7 @@ def _chosen(
             raise ValueError("updates is empty; give the indices of updates")
         return chosen
     if sampled:
-        chosen = _holding(everything, lambda segment: _last_sampled(outline, segment))
+        chosen = _holding(everything, lambda segment: segment.sampled)
         if not chosen:
             raise ZKDVError(f"{outline.folder}: no update of this run was sampled; draw segments in place of it")
         return chosen
@@ -199,16 +199,3 @@ def _indices(segment: Segment) -> range:
 def _last_of(wanted: set[int], segment: Segment) -> int:
     """Return how many updates of a segment lead to the last wanted one; 0 where there is none."""
     return max((index - segment.start + 1 for index in _indices(segment) if index in wanted), default=0)
-
-
-def _last_sampled(outline: Outline, segment: Segment) -> int:
-    following = [one.first_seq for one in outline.segments if one.first_seq > segment.first_seq]
-    end = min(following, default=None)
-    return max(
-        (
-            index - segment.start + 1
-            for seq, index in outline.sampled
-            if seq >= segment.first_seq and (end is None or seq < end)
-        ),
-        default=0,
-    )

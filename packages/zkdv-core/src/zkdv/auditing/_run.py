@@ -1,7 +1,7 @@
 """What an audit reads of a verified transcript: its outline in one pass, and the updates of a segment in another."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +22,18 @@ class ProgramFiles:
     Attributes:
         seq: Number of the record.
         digest: Digest of the program's file.
-        length: Length of that file.
         extension: Its extension.
         text_digest: Digest of the program's text.
         format: What kind of file it is.
         platforms: The platforms that it was lowered for.
-        convention: How arguments and results are ordered.
     """
 
     seq: int
     digest: bytes
-    length: int
     extension: str
     text_digest: bytes
     format: str
     platforms: tuple[str, ...]
-    convention: str
 
 
 @dataclass(frozen=True)
@@ -72,7 +68,7 @@ class Segment:
         first_seq: Number of the first record that may belong to it.
         updates: How many updates it has.
         end: The update before which the next segment starts; None where nothing follows in one line.
-        end_roots: Recorded roots of the state at its end.
+        sampled: How many of its updates lead to the last one that the run's draws have chosen; 0 where there is none.
         edited: Whether its first update's edits are part of the state at its start.
     """
 
@@ -82,7 +78,7 @@ class Segment:
     first_seq: int
     updates: int = 0
     end: int | None = None
-    end_roots: dict[TreeName, bytes] = field(default_factory=dict)
+    sampled: int = 0
     edited: bool = False
 
 
@@ -100,7 +96,6 @@ class Outline:
         programs: The replay programs, by the number of their record.
         segments: The segments, in order.
         checkpoints: Recorded digests of the checkpoint before each update that has one.
-        sampled: The updates that the draws have chosen: record number and index.
         updates: How many updates are recorded.
     """
 
@@ -113,7 +108,6 @@ class Outline:
     programs: dict[int, ProgramFiles]
     segments: list[Segment]
     checkpoints: Mapping[int, set[bytes]]
-    sampled: list[tuple[int, int]]
     updates: int
 
     @property
@@ -189,7 +183,6 @@ class _Reading:
         self._programs: dict[int, ProgramFiles] = {}
         self._segments: list[Segment] = []
         self._known: dict[TreeName, bytes] = {}
-        self._sampled: list[tuple[int, int]] = []
         self._updates = 0
 
     def take(self, record: _native.ReadRecord) -> None:
@@ -206,12 +199,10 @@ class _Reading:
                 self._programs[record["number"]] = ProgramFiles(
                     record["number"],
                     body["digest"],
-                    body["length"],
                     body["extension"],
                     body["text-digest"],
                     body["format"],
                     tuple(body["platforms"]),
-                    body["convention"],
                 )
             case "state":
                 self._take_state(record, body)
@@ -226,8 +217,6 @@ class _Reading:
         """Return what was read."""
         if self._root is None or self._schema is None:
             raise ZKDVError(f"{self._folder}: the transcript holds no update, so there is nothing to audit")
-        if self._segments:
-            self._segments[-1].end_roots = dict(self._known)
         root = _body(self._root)
         return Outline(
             self._folder,
@@ -239,7 +228,6 @@ class _Reading:
             self._programs,
             [segment for segment in self._segments if segment.updates],
             self._checkpoints,
-            self._sampled,
             self._updates,
         )
 
@@ -270,7 +258,7 @@ class _Reading:
         counts = self._elements["parameters"], self._elements["optimizer"]
         sampling = root["configuration"]["sampling"]
         if _native.draw(record["digest"], b"", sampling, index, *counts)[0]:
-            self._sampled.append((number, index))
+            self._segments[-1].sampled = self._segments[-1].updates
         if len(self._known) == len(TREES) and index + 1 in self._checkpoints:
             self._begin(index + 1, self._known, number + 1, end=index + 1)
 
@@ -279,7 +267,7 @@ class _Reading:
     ) -> None:
         if self._segments:
             last = self._segments[-1]
-            last.end, last.end_roots = end, dict(self._known)
+            last.end = end
             if not last.updates:
                 # A checkpoint and an edit at the same place: the state with the edit is the one that goes on.
                 self._segments.pop()
