@@ -1,4 +1,4 @@
-"""Where an audit takes batches from: a data set that the auditor supplies."""
+"""Files that an audit takes evidence from, and a data set that the auditor supplies."""
 
 import ml_dtypes
 import numpy as np
@@ -10,7 +10,7 @@ from zkdv.auditing._batches import BatchSource
 from zkdv.auditing._run import Outline, RecordedUpdate
 from zkdv.batch import BatchLayout
 from zkdv.errors import ZKDVError
-from zkdv.evidence_files import read_words
+from zkdv.evidence_files import file_digest, read_words
 from zkdv.schema import Schema
 
 ROOT, WINDOW = bytes(range(32)), 2
@@ -65,3 +65,10 @@ def test_a_leaf_of_another_size_is_refused_with_both_shapes(tmp_path):
         pytest.raises(ZKDVError, match=r"leaf images is uint8\[18\].*bfloat16\[4, 3\]"),
     ):
         source.find(update())
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    # A segment whose evidence can't be read is not auditable, and must not end the audit of the others.
+    for path in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(ZKDVError, match="can't be read: "):
+            file_digest(path)

@@ -14,7 +14,7 @@ import safetensors
 from numpy.typing import NDArray
 
 from zkdv import _native
-from zkdv.dtypes import named_dtype
+from zkdv.dtypes import SAFETENSORS_DTYPES, named_dtype
 from zkdv.errors import ZKDVError
 from zkdv.schema import TREES, LeafEvidence, Schema, TreeName
 from zkdv.sharding import probe_digest
@@ -48,15 +48,11 @@ WORDS = "words"
 HEADER_LIMIT_BYTES = 128 * 1024 * 1024
 """More than safetensors itself allows a header to have: what a file may hold beside its tensors."""
 
-# Names of dtypes that safetensors has under the same name as the schema.
-_STORED = frozenset(
-    {
-        "bool",
-        *(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)),
-        *("float16", "bfloat16", "float32", "float64", "complex64"),
-        *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"),
-    }
-)
+_STORED = frozenset(SAFETENSORS_DTYPES.values())
+# Whether NumPy has a dtype can't be asked: what somebody imports may register others.
+_NUMPY_TYPES = {
+    stored: name for stored, name in SAFETENSORS_DTYPES.items() if not name.startswith(("bfloat16", "float8"))
+}
 
 
 def checkpoint_file(update: int) -> str:
@@ -75,10 +71,17 @@ def component_file(update: int) -> str:
 
 
 def file_digest(path: Path) -> bytes:
-    """Return the plain BLAKE3-256 of a file's bytes, which are read as a stream."""
-    if path.stat().st_size == 0:
-        return _native.leaf_digest(b"")
-    return _native.leaf_digest(np.memmap(path, np.uint8, "r"))
+    """Return the plain BLAKE3-256 of a file's bytes, which are read as a stream.
+
+    Raises:
+        ZKDVError: It can't be read.
+    """
+    try:
+        if path.stat().st_size == 0:
+            return _native.leaf_digest(b"")
+        return _native.leaf_digest(np.memmap(path, np.uint8, "r"))
+    except OSError as error:
+        raise ZKDVError(f"{path} can't be read: {error.strerror}") from error
 
 
 # States.
@@ -238,14 +241,6 @@ def _array(tensor: Mapping[str, Any]) -> NDArray[Any]:
     dtype = _NUMPY_TYPES.get(tensor["dtype"])
     data = np.frombuffer(tensor["data"], np.uint8)
     return data if dtype is None else data.view(dtype).reshape(tensor["shape"])
-
-
-_NUMPY_TYPES: dict[str, str] = {
-    "BOOL": "bool",
-    "C64": "complex64",
-    **{f"{kind}{bits}": f"{word}{bits}" for kind, word in (("I", "int"), ("U", "uint")) for bits in (8, 16, 32, 64)},
-    **{f"F{bits}": f"float{bits}" for bits in (16, 32, 64)},
-}
 
 
 def _shaped(path: Path, name: str, array: NDArray[Any], dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:

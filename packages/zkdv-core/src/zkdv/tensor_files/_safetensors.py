@@ -14,31 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
+from zkdv.dtypes import SAFETENSORS_DTYPES
 from zkdv.errors import ZKDVError
 from zkdv.tensor_files._stored import StoredTensor, Tensors
-
-DTYPES = {
-    "BOOL": "bool",
-    "I8": "int8",
-    "I16": "int16",
-    "I32": "int32",
-    "I64": "int64",
-    "U8": "uint8",
-    "U16": "uint16",
-    "U32": "uint32",
-    "U64": "uint64",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "F32": "float32",
-    "F64": "float64",
-    "C64": "complex64",
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E4M3FNUZ": "float8_e4m3fnuz",
-    "F8_E5M2": "float8_e5m2",
-    "F8_E5M2FNUZ": "float8_e5m2fnuz",
-    "F8_E8M0": "float8_e8m0fnu",
-}
-"""Dtypes by the format's names; packed ones (F4, F6) are not among them, as the protocol has none."""
 
 
 def read(path: Path) -> Tensors:
@@ -59,7 +37,7 @@ def read(path: Path) -> Tensors:
     for name, (dtype, shape) in expected.items():
         start, stop = header[name]["data_offsets"]
         reader = functools.partial(_read_range, path, 8 + length + start, stop - start)
-        tensors[name] = StoredTensor(DTYPES.get(dtype, dtype), shape, str(path), reader)
+        tensors[name] = StoredTensor(SAFETENSORS_DTYPES.get(dtype, dtype), shape, str(path), reader)
     return tensors
 
 
