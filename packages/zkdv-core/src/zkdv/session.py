@@ -278,17 +278,18 @@ class OwnerSubmission:
             ZKDVError: It could not be written; or this rank says something else than the owner, and of what; or a rank
                 is gone.
         """
-        decision: dict[str, Any] = {}
+        digest = b""
         if self.native is not None:
             with native_errors():
                 _, digest = self.native.append("update", dict(body))
-            decision = {"record": digest.hex()} | {key: _fingerprint(value) for key, value in body.items()}
         if self.control is None:
             return digest
-        decision = cast("dict[str, Any]", self.control.exchange(f"zkdv/update/{self.index}", decision))
-        record = str(decision.pop("record"))
-        mine = {key: _fingerprint(value) for key, value in body.items()}
-        differing = sorted(key for key in {*mine, *decision} if mine.get(key) != decision.get(key))
+        mine = _fingerprints(body)
+        theirs = cast(
+            "dict[str, str]", self.control.exchange(f"zkdv/update/{self.index}", {"record": digest.hex()} | mine)
+        )
+        record = theirs.pop("record")
+        differing = _differing(mine, theirs)
         if differing:
             raise ZKDVError(
                 f"rank {self.control.rank} and the owner do not say the same of update {self.index}: they differ in "
@@ -358,9 +359,9 @@ class OwnerChallenge:
                 self.native.sync()
         if self.control is None:
             return
-        mine = {key: _fingerprint(value) for key, value in body.items()}
+        mine = _fingerprints(body)
         theirs = cast("dict[str, str]", self.control.exchange(f"zkdv/check/{self.index}", mine))
-        differing = sorted(key for key in {*mine, *theirs} if mine.get(key) != theirs.get(key))
+        differing = _differing(mine, theirs)
         if differing:
             raise ZKDVError(
                 f"the check of update {self.index} on rank {self.control.rank} differs from the owner's in "
@@ -368,9 +369,16 @@ class OwnerChallenge:
             )
 
 
-def _fingerprint(value: Any) -> str:
-    """Return what stands for a value of a record in a round, whatever its length."""
-    return hashlib.blake2b(json.dumps(value, default=as_json, sort_keys=True).encode(), digest_size=16).hexdigest()
+def _fingerprints(body: Mapping[str, Any]) -> dict[str, str]:
+    """Return what stands for the values of a record in a round, whatever their length."""
+    return {
+        key: hashlib.blake2b(json.dumps(value, default=as_json, sort_keys=True).encode(), digest_size=16).hexdigest()
+        for key, value in body.items()
+    }
+
+
+def _differing(mine: Mapping[str, str], theirs: Mapping[str, str]) -> list[str]:
+    return sorted(key for key in {*mine, *theirs} if mine.get(key) != theirs.get(key))
 
 
 def failure_in_one_line(error: BaseException) -> str:
