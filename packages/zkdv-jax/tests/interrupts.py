@@ -9,9 +9,15 @@ class InterruptAt:
 
     It does so at the start of a function and behind every call: `sys.setprofile` reports both. Between them are places
     that it never stops at, behind a lock's release and before its `with` block has ended, for one.
+
+    Args:
+        number: The point, counted from 0.
+        packages: The packages.
+        function: The qualified name of the one function whose points count; default: all.
     """
 
-    def __init__(self, number, *packages):
+    def __init__(self, number, *packages, function=None):
+        self.function = function
         self.sources = tuple({str(Path(path).resolve()) for package in packages for path in package.__path__})
         self.left = number
         self.place = None
@@ -24,18 +30,18 @@ class InterruptAt:
         sys.setprofile(None)
 
     def event(self, frame, event, argument):
-        if not frame.f_code.co_filename.startswith(self.sources):
-            # A function of the standard library that they have called is about to return.
-            if (
-                event != "return"
-                or frame.f_back is None
-                or not frame.f_back.f_code.co_filename.startswith(self.sources)
-            ):
+        if self.counts(frame):
+            if event == "c_call" or (event == "c_return" and argument is sys.setprofile):
                 return
-        elif event == "c_call" or (event == "c_return" and argument is sys.setprofile):
+        # A function of somebody else's that they have called is about to return.
+        elif event != "return" or frame.f_back is None or not self.counts(frame.f_back):
             return
         self.left -= 1
         if self.left < 0:
             sys.setprofile(None)
             self.place = (frame.f_code.co_qualname, frame.f_lineno)
             raise KeyboardInterrupt
+
+    def counts(self, frame):
+        code = frame.f_code
+        return code.co_filename.startswith(self.sources) and self.function in (None, code.co_qualname)

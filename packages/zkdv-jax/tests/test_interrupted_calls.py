@@ -14,10 +14,49 @@ from zkdv.errors import ZKDVWarning
 from zkdv.jax._pipeline import JAXPipeline
 
 WAIT_SECONDS = 120
+CHECKED_EVERY = 7
+STEPS = ("Pipeline.begin", "Pipeline.submit", "PipelineQueue.acquire", "PipelineQueue.submit")
+"""What every call goes through."""
 
 
-def interrupt_at(number):
-    return InterruptAt(number, zkdv, zkdv.jax)
+def interrupt_at(number, function=None):
+    return InterruptAt(number, zkdv, zkdv.jax, function=function)
+
+
+def interrupt_everywhere(folder, policy, *, stride=1, function=None):
+    """Interrupt one call after the other, each a little later, with a whole one after each.
+
+    Returns:
+        How many points there were, and the functions that they were in. The transcript is whole.
+    """
+    given, functions = batches(1_000_000), set()
+    with zkdv.jax.ZKDV(folder, check_every(CHECKED_EVERY), replay_snapshot_interval=3) as proof:
+        proof.start(rolling_window=4)
+        step, state = proof.jit(train_step), make_state(proof).replace(zkdv_overlap=policy)
+        state, _ = step(state, *next(given))
+        number = 0
+        with warnings.catch_warnings():
+            # Going on from the state before an update that was made all the same is an edit, and says so.
+            warnings.simplefilter("ignore", ZKDVWarning)
+            while True:
+                with interrupt_at(number, function) as interrupt:
+                    try:
+                        state, _ = step(state, *next(given))
+                    except KeyboardInterrupt:
+                        functions.add(interrupt.place[0])
+                if interrupt.place is None:
+                    break
+                state, _ = step(state, *next(given))
+                number += stride
+        proof.join()
+        assert proof.jax_pipeline.updates * stride > number
+        for images, labels in batches(CHECKED_EVERY):
+            state, _ = step(state, images, labels)
+        updates = proof.jax_pipeline.updates
+    report = verified(folder, allow_edits=True)
+    assert (report.verdict, report.updates) == ("passed", updates), report.violations
+    assert report.checks_passed == report.sampled > 0
+    return number, functions
 
 
 # Where a generator ends, Python swallows the interrupt, and says so.
@@ -31,38 +70,21 @@ def interrupt_at(number):
     ],
 )
 def test_a_call_may_be_interrupted_anywhere_and_training_goes_on(tmp_path, policy, stride):
-    given, places = batches(1_000_000), set()
-    with zkdv.jax.ZKDV(tmp_path / "proof", check_every(7), replay_snapshot_interval=3) as proof:
-        proof.start(rolling_window=4)
-        step, state = proof.jit(train_step), make_state(proof).replace(zkdv_overlap=policy)
-        state, _ = step(state, *next(given))
-        number = 0
-        with warnings.catch_warnings():
-            # Going on from the state before an update that was made all the same is an edit, and says so.
-            warnings.simplefilter("ignore", ZKDVWarning)
-            while True:
-                with interrupt_at(number) as interrupt:
-                    try:
-                        state, _ = step(state, *next(given))
-                    except KeyboardInterrupt:
-                        places.add(interrupt.place)
-                if interrupt.place is None:
-                    break
-                state, _ = step(state, *next(given))
-                number += stride
-        proof.join()
-        updates = proof.jax_pipeline.updates
-    functions = {name for name, _ in places}
+    number, functions = interrupt_everywhere(tmp_path / "proof", policy, stride=stride)
     if stride == 1:
         # Which points there are depends on what happened before, so that some are passed over.
-        assert (
-            len(functions & {"Pipeline.begin", "Pipeline.submit", "PipelineQueue.acquire", "PipelineQueue.submit"}) > 1
-        )
+        assert len(functions & set(STEPS)) > 1
     assert len(functions) > 10
-    assert updates * stride > number > 50
-    report = verified(tmp_path / "proof", allow_edits=True)
-    assert (report.verdict, report.updates) == ("passed", updates), report.violations
-    assert report.checks_passed == report.sampled > 0
+    assert number > 50
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("function", STEPS)
+def test_a_call_may_be_interrupted_anywhere_within_its_steps(tmp_path, function):
+    number, functions = interrupt_everywhere(tmp_path / "proof", overlap.ALWAYS, function=function)
+    assert function in functions
+    # Its start, and behind something that it calls.
+    assert number > 1
 
 
 def test_join_may_be_interrupted_anywhere(tmp_path):
