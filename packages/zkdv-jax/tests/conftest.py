@@ -11,3 +11,13 @@ def identity(tmp_path, monkeypatch):
     path = tmp_path / "identity.pem"
     _native.Identity.generate(str(path))
     monkeypatch.setenv("ZKDV_IDENTITY", str(path))
+
+
+@pytest.fixture(scope="module")
+def owner_identity(tmp_path_factory):
+    """Give processes that outlive a test an identity key."""
+    path = tmp_path_factory.mktemp("identity") / "identity.pem"
+    _native.Identity.generate(str(path))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ZKDV_IDENTITY", str(path))
+        yield

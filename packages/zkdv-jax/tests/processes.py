@@ -114,9 +114,11 @@ class Ranks:
             self.discard()
             raise
 
-    @property
-    def owner(self):
-        return self.ranks[0]
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.discard()
 
     def ask(self, action, **arguments):
         """Have every rank do the same."""

@@ -13,27 +13,16 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 UPDATES = 7
 
 
-@pytest.fixture(scope="module", autouse=True)
-def owner_identity(tmp_path_factory):
-    path = tmp_path_factory.mktemp("identity") / "identity.pem"
-    _native.Identity.generate(str(path))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ZKDV_IDENTITY", str(path))
-        yield
-
-
 @pytest.fixture(scope="module", params=[2, 4], ids=["two", "four"])
 def ranks(request, owner_identity):
-    ranks = Ranks(request.param, devices=2 if request.param == 2 else 1)
-    yield ranks
-    ranks.discard()
+    with Ranks(request.param, devices=2 if request.param == 2 else 1) as ranks:
+        yield ranks
 
 
 @pytest.fixture(scope="module")
 def two(owner_identity):
-    ranks = Ranks(2)
-    yield ranks
-    ranks.discard()
+    with Ranks(2) as ranks:
+        yield ranks
 
 
 @pytest.mark.parametrize("layout", ["data", "tensor", "mixed"])
