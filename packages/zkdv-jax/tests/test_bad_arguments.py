@@ -8,6 +8,7 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +32,11 @@ WAIT_SECONDS = 120
         ({"replay_snapshot_interval": 1 << 17}, ValueError, "replay_snapshot_interval is 131072; .* 1 to 65536"),
         ({"replay_snapshot_interval": "12"}, TypeError, r"replay_snapshot_interval is '12' \(str\)"),
         ({"resume": True}, zkdv.ZKDVError, "can't resume"),
+        (
+            {"control": SimpleNamespace(rank=1, size=2)},
+            ValueError,
+            "the control is of rank 1 of 2, and this is process 0 of 1 in JAX",
+        ),
     ],
 )
 def test_a_wrong_argument_of_a_proof_is_refused_where_it_is_made(tmp_path, arguments, error, message):

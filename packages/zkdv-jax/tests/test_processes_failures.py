@@ -61,6 +61,15 @@ def test_a_follower_with_another_program_is_refused_before_its_first_update(last
     assert_open(tmp_path / "proof", 0)
 
 
+def test_processes_that_would_train_each_by_itself_are_refused(lasting, tmp_path):
+    lasting.open(tmp_path / "proof", apart=True)
+    lasting.ask("train")
+    for error in lasting.errors():
+        assert error.kind == "ZKDVError"
+        assert "the run has 2 processes, and the state lies on devices of 1 of them; place state and" in error.message
+    assert_open(tmp_path / "proof", 0)
+
+
 def test_what_the_owner_can_not_open_is_said_on_every_rank(lasting, tmp_path):
     lasting.open(tmp_path / "proof")
     lasting.do("train", updates=1)

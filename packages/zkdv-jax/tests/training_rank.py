@@ -111,10 +111,12 @@ class Actions:
         jax.config.update("jax_num_cpu_devices", devices)
         jax.distributed.initialize(address, size, rank)
 
-    def open(self, folder, *, layout="data", every=2, rate=1e-2, transport=None, attested=False, **options):
-        """Open a proof, and start it."""
+    def open(
+        self, folder, *, layout="data", every=2, rate=1e-2, transport=None, attested=False, apart=False, **options
+    ):
+        """Open a proof, and start it; `apart` has each process train on its own devices alone."""
         self.rule, self.batch_spec, axis = LAYOUTS[layout]
-        self.mesh = mesh_of(axis)
+        self.mesh = jax.make_mesh((1, 2), BOTH, devices=jax.local_devices()) if apart else mesh_of(axis)
         self.updates = 0
         policy = zkdv.SamplingPolicy.DEBUGCheckEvery(every)
         config = zkdv.ZKDVConfig(name="processes", sampling_policy=policy, **options)
