@@ -13,7 +13,7 @@ import zkdv.jax
 from zkdv.auditing.frontend import SealedFiles
 from zkdv.batch import BatchLayout
 from zkdv.evidence_files import write_state
-from zkdv.jax import _function
+from zkdv.jax import _function, _sealing
 from zkdv.jax._audit import JAXAudit
 from zkdv.schema import LeafSpec, Schema
 
@@ -101,13 +101,13 @@ def test_a_state_changed_at_a_checkpoint_contradicts_what_was_committed(tmp_path
 
 
 def test_another_learning_rate_than_that_of_the_sealed_program_is_found(tmp_path, monkeypatch):
-    honest, sealed = _function._seal, []
+    honest, sealed = _sealing.seal, []
 
     def seal(*arguments):
         sealed.append(honest(*arguments))
         return sealed[0]
 
-    monkeypatch.setattr(_function, "_seal", seal)
+    monkeypatch.setattr(_sealing, "seal", seal)
     train(tmp_path / "shown", tx=optax.adam(1e-3))
     train(tmp_path / "proof", tx=optax.adam(1e-2))
     assert len(sealed) == 2

@@ -15,20 +15,18 @@ from jax.sharding import NamedSharding
 from numpy.typing import NDArray
 
 from zkdv import overlap
-from zkdv.batch import BatchLayout
 from zkdv.errors import ZKDVError, warn
-from zkdv.jax import _replay_export
-from zkdv.jax._commitment_plan import dtype_name
-from zkdv.jax._committed_leaves import CommittedLeaves, committed_form
+from zkdv.jax import _sealing
+from zkdv.jax._committed_leaves import committed_form
 from zkdv.jax._layout import StateLayout, describe, explicit_shardings, moved, placement
 from zkdv.jax._overlap import carry_policy, policy_of, proofs_of
-from zkdv.jax._pipeline import JAXPipeline, JAXProgram, SealedReplay
+from zkdv.jax._pipeline import JAXPipeline, JAXProgram
 from zkdv.jax._processes import BatchReplicas, JointEvidence
 from zkdv.jax._staging import StagedFunction, stage
 from zkdv.jax._trace_settings import TraceSettings
-from zkdv.schema import Due, LeafSpec, Schema
+from zkdv.schema import Due, Schema
 from zkdv.signature import FunctionSignature
-from zkdv.submission import PendingUpdate, SealedProgram, Submission
+from zkdv.submission import PendingUpdate, Submission
 
 if TYPE_CHECKING:
     from zkdv.jax._proof import ZKDV
@@ -220,15 +218,17 @@ class JitFunction:
             self._notice_lost_state(staged)
             places = self._placements(staged, leaves, tree)
             layout = self._layout(staged, leaves, places)
-            schema = _schema(staged, leaves, layout)
+            schema = _sealing.schema_of(staged, leaves, layout)
             pipeline.declare(schema, layout)
             avals = tuple(jax.typeof(leaf) for leaf in leaves)
             inputs = [leaves[index] for index in (*staged.state_inputs, *staged.batch_inputs)]
             batch_places = tuple(places[index] for index in staged.batch_inputs)
-            abstract, replay = _replay_over_words(staged, inputs, layout, batch_places)
+            abstract, replay = _sealing.replay_over_leaves(staged, inputs, layout, batch_places)
             batch_dtypes = tuple(np.dtype(leaf.dtype) for leaf in schema.batch.leaves)
             counts = len(staged.parameter_inputs), len(staged.state_inputs)
-            sealed = pipeline.queue.submit("start", _seal, replay, abstract, counts, layout, TraceSettings.current())
+            sealed = pipeline.queue.submit(
+                "start", _sealing.seal, replay, abstract, counts, layout, TraceSettings.current()
+            )
             policy = self._policy(staged, leaves, values)
             program = JAXProgram(sealed, batch_dtypes=batch_dtypes, batch_places=batch_places)
             replicas = None
@@ -388,53 +388,6 @@ class JitFunction:
         dtypes = variant.program.batch_dtypes
         arrays = [np.asarray(committed_form(leaf), dtype) for leaf, dtype in zip(batch, dtypes, strict=True)]
         return pipeline.schema.batch.pack(arrays)
-
-
-def _seal(
-    replay: Callable[..., Any],
-    abstract: Sequence[Any],
-    counts: tuple[int, int],
-    layout: StateLayout,
-    settings: TraceSettings,
-) -> SealedProgram:
-    out_shardings = None if layout.mesh is None else [None] * counts[0] + list(layout.shardings)
-    with settings.applied():
-        exported = _replay_export.seal(replay, abstract, out_shardings=out_shardings)
-    return SealedReplay(exported, *counts, layout.ranks if len(set(layout.ranks)) > 1 else ())
-
-
-def _schema(staged: StagedFunction, leaves: Sequence[Any], layout: StateLayout) -> Schema:
-    def spec(name: str, position: int) -> LeafSpec:
-        data = jax.eval_shape(committed_form, leaves[staged.state_inputs[position]])
-        shape = tuple(data.shape)
-        return LeafSpec(name, dtype_name(data.dtype, name), shape, layout.extents(position, shape))
-
-    count = len(staged.parameter_inputs)
-    batch = [jax.eval_shape(committed_form, leaves[index]) for index in staged.batch_inputs]
-    return Schema(
-        tuple(map(spec, staged.layout.parameters, range(count))),
-        tuple(map(spec, staged.layout.optimizer, range(count, len(staged.state_inputs)))),
-        BatchLayout.of(
-            staged.batch_names,
-            [dtype_name(leaf.dtype, name) for leaf, name in zip(batch, staged.batch_names, strict=True)],
-            [tuple(leaf.shape) for leaf in batch],
-        ),
-    )
-
-
-def _replay_over_words(
-    staged: StagedFunction, inputs: Sequence[Any], layout: StateLayout, batch_places: Sequence[NamedSharding | None]
-) -> tuple[Sequence[jax.ShapeDtypeStruct], Callable[..., list[Any]]]:
-    """Return the replay program over leaves in their committed form, and its abstract inputs."""
-    parameters, state = len(staged.parameter_inputs), len(staged.state_inputs)
-    committed = CommittedLeaves.of(inputs, [*layout.each(state), *batch_places])
-
-    def replay(*leaves: Any) -> list[Any]:
-        results = staged.replay(*committed.restore(leaves))
-        deltas, after = results[:parameters], layout.keep(results[parameters:])
-        return [committed_form(result) for result in (*deltas, *after)]
-
-    return committed.abstract, replay
 
 
 def _shifted_options(options: dict[str, Any], signature: FunctionSignature, static: tuple[int, ...]) -> dict[str, Any]:
