@@ -44,6 +44,24 @@ def steps_of_a_block(train: Train) -> int:
     return max(5, int(BLOCK_SECONDS / (seconds(train, 5) / 5)))
 
 
+def warm_up(ours: Train, pipeline: Pipeline, *, sampled: bool, count: int) -> None:
+    """Make steps under a proof until all is compiled: where updates are sampled, until one is checked."""
+    ours(count)
+    while sampled and not pipeline.counts.passed:
+        ours(count)
+
+
+def alternate(plain: Train, ours: Train, *, count: int, blocks: int) -> dict[str, float]:
+    """Measure both trainings in turn, in so many blocks of so many steps."""
+    times = [(seconds(plain, count), seconds(ours, count)) for _ in range(blocks)]
+    totals = [sum(column) for column in zip(*times, strict=True)]
+    return {
+        "step, ms": totals[0] / blocks / count * 1e3,
+        "median ratio": statistics.median(mine / theirs for theirs, mine in times),
+        "total ratio": totals[1] / totals[0],
+    }
+
+
 def compare(
     plain: Train, ours: Train, pipeline: Pipeline, *, sampled: bool, count: int, blocks: int, updates: int
 ) -> dict[str, float]:
@@ -60,19 +78,13 @@ def compare(
         blocks: Blocks of each, at least.
         updates: Updates of a sampled training, at least: with few of them chance decides how many are checked.
     """
-    ours(count)
-    while sampled and not pipeline.counts.passed:
-        ours(count)
+    warm_up(ours, pipeline, sampled=sampled, count=count)
     records = pipeline.core.path / "records.cborl"
     made, passed, size = pipeline.counts.updates, pipeline.counts.passed, records.stat().st_size
     rounds = max(blocks, -(-updates // count)) if sampled else blocks
-    times = [(seconds(plain, count), seconds(ours, count)) for _ in range(rounds)]
-    totals = [sum(column) for column in zip(*times, strict=True)]
+    figures = alternate(plain, ours, count=count, blocks=rounds)
     made = pipeline.counts.updates - made
-    return {
-        "step, ms": totals[0] / rounds / count * 1e3,
-        "median ratio": statistics.median(mine / theirs for theirs, mine in times),
-        "total ratio": totals[1] / totals[0],
+    return figures | {
         "updates": made,
         "checks": pipeline.counts.passed - passed,
         "bytes an update": (records.stat().st_size - size) / made,

@@ -10,7 +10,6 @@ import argparse
 import json
 import os
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -21,7 +20,7 @@ from typing import Any
 import jax
 import numpy as np
 import optax
-from _alternating import Train, own_identity, seconds
+from _alternating import Train, alternate, own_identity, warm_up
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from training_overhead import CASES, train_step
@@ -66,22 +65,14 @@ def measure(name: str, arguments: argparse.Namespace, folder: Path) -> dict[str,
 
     plain, ours = training(None), training(proof)
     pipeline = proof.pipeline
-    for train in (plain, ours):
-        train(arguments.steps)
-    while arguments.probability and not pipeline.counts.passed:
-        ours(arguments.steps)
+    plain(arguments.steps)
+    warm_up(ours, pipeline, sampled=arguments.probability > 0, count=arguments.steps)
     passed = pipeline.counts.passed
-    times = [(seconds(plain, arguments.steps), seconds(ours, arguments.steps)) for _ in range(arguments.blocks)]
+    figures = alternate(plain, ours, count=arguments.steps, blocks=arguments.blocks)
     checks = pipeline.counts.passed - passed
     proof.close()
-    totals = [sum(column) for column in zip(*times, strict=True)]
-    return {
-        "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
-        "step, ms": totals[0] / arguments.blocks / arguments.steps * 1e3,
-        "median ratio": statistics.median(mine / theirs for theirs, mine in times),
-        "total ratio": totals[1] / totals[0],
-        "checks": checks,
-    }
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(params))
+    return {"parameters": parameters} | figures | {"checks": checks}
 
 
 def work(arguments: argparse.Namespace) -> None:
