@@ -1,6 +1,5 @@
 """The JAX side of `zkdv.pipeline`: commitments, copies and replays of `jax.Array` leaves."""
 
-import contextlib
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -231,10 +230,6 @@ class JAXPipeline(Pipeline):
         """Return a snapshot's leaves in host memory, after replays."""
         return self._snapshots.keep(state, copy)
 
-    def _settings(self) -> contextlib.AbstractContextManager[Any]:
-        settings = self.trace_settings
-        return contextlib.nullcontext() if settings is None else settings.applied()
-
     @under_trace_settings
     def start_evidence(self, state: Sequence[Any], due: Due) -> Any:
         """Launch the commitment of state leaves as a program of its own."""
@@ -281,17 +276,17 @@ class JAXPipeline(Pipeline):
         def by_tree(vectors: Sequence[NDArray[Any] | None]) -> dict[TreeName, Sequence[NDArray[Any] | None]]:
             return {tree: vectors[parts[tree]] for tree in due.trees}
 
-        def read_probes() -> Mapping[TreeName, Sequence[NDArray[Any] | None]]:
-            with self._settings():
-                return by_tree(processes.read_probes(evidence))
-
         return LeafEvidence(
             digests={tree: leaves[parts[tree]] for tree in due.trees},
             probe_digests={tree: probes[parts[tree]] for tree in due.trees},
-            read_probes=read_probes,
+            read_probes=lambda: by_tree(self._gather_probes(evidence)),
             holds_nan=holds_nan(evidence),
             read_own_probes=lambda: by_tree(processes.read_own_probes(evidence)),
         )
+
+    @under_trace_settings
+    def _gather_probes(self, evidence: JointEvidence) -> list[NDArray[Any] | None]:
+        return self._processes.read_probes(evidence)
 
     @under_trace_settings
     def read_leaf(self, leaf: Any) -> NDArray[Any] | None:
