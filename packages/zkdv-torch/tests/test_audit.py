@@ -9,12 +9,13 @@ import sys
 import numpy as np
 import pytest
 import torch
-from torch_runs import batches, check_every, run
+from torch_runs import Recurrent, batches, check_every, run
 
 import zkdv
 import zkdv.torch
 from zkdv import _native
 from zkdv.errors import ZKDVError
+from zkdv.torch import _program_export
 from zkdv.torch._graph_text import read_graph
 
 KEPT = zkdv.EvidencePolicy(checkpoint_interval=4, batches=True, components=True)
@@ -66,16 +67,8 @@ def sealed_texts(folder):
     return [path.read_text() for path in sorted((folder / "programs").glob("*.txt"))]
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        *("Adadelta", "Adafactor", "Adagrad", "Adam", "Adamax", "AdamW", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop"),
-        "SGD",
-    ],
-)
-def test_the_text_of_every_optimizer_computes_the_bits_of_its_program(tmp_path, monkeypatch, make):
-    from zkdv.torch import _program_export
-
+def assert_texts_compute_what_programs_do(folder, monkeypatch, **options):
+    """Train, and execute each sealed program from its text and from its serialized form: the same bits."""
     held = []
     honest_seal = _program_export.seal
 
@@ -84,20 +77,35 @@ def test_the_text_of_every_optimizer_computes_the_bits_of_its_program(tmp_path, 
         return held[-1][0]
 
     monkeypatch.setattr("zkdv.torch._run.seal", seal)
-    options = {"momentum": 0.9} if make == "SGD" else {}
-    run(
-        tmp_path / "proof",
-        check_every(100),
-        optimizer=lambda model: getattr(torch.optim, make)(model.parameters(), lr=1e-2, **options),
-        data=batches(2),
-        aot=False,
-    )
+    run(folder, check_every(100), data=batches(2), aot=False, **options)
     assert held
     for sealed, arguments in held:
         graph = read_graph(sealed.text.decode())
         assert len(graph.inputs) == len(arguments)
         for mine, theirs in zip(graph.run(*arguments), sealed.run(*arguments), strict=True):
             assert mine.numpy().tobytes() == theirs.numpy().tobytes()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        *("Adadelta", "Adafactor", "Adagrad", "Adam", "Adamax", "AdamW", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop"),
+        "SGD",
+    ],
+)
+def test_the_text_of_every_optimizer_computes_the_bits_of_its_program(tmp_path, monkeypatch, make):
+    options = {"momentum": 0.9} if make == "SGD" else {}
+    assert_texts_compute_what_programs_do(
+        tmp_path / "proof",
+        monkeypatch,
+        optimizer=lambda model: getattr(torch.optim, make)(model.parameters(), lr=1e-2, **options),
+    )
+
+
+def test_the_text_of_cells_of_which_backward_needs_what_forward_kept_computes_the_bits_of_its_program(
+    tmp_path, monkeypatch
+):
+    assert_texts_compute_what_programs_do(tmp_path / "proof", monkeypatch, model=Recurrent())
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from torch.nn import functional
 from torch_runs import (
     CLASSES,
     WIDTH,
+    Recurrent,
     assert_all_exact,
     attest_and_compare,
     batches,
@@ -186,17 +187,6 @@ def test_another_default_device_is_none_of_the_proofs_business(tmp_path):
 
 
 def test_lstm_cells_of_which_backward_needs_what_forward_kept(tmp_path):
-    class Recurrent(nn.Module):
-        def __init__(self):
-            super().__init__()
-            torch.manual_seed(0)
-            self.cells = nn.LSTM(WIDTH, 4, num_layers=2, bidirectional=True, batch_first=True)
-            self.head = nn.Linear(8, CLASSES)
-
-        def forward(self, inputs):
-            out, _ = self.cells(inputs[:, None].repeat(1, 3, 1))
-            return self.head(out[:, -1])
-
     attest_and_compare(tmp_path / "proof", model=Recurrent, data=batches(3))
 
 

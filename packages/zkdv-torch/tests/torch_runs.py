@@ -16,6 +16,20 @@ def make_model():
     return torch.nn.Sequential(torch.nn.Linear(WIDTH, 16), torch.nn.ReLU(), torch.nn.Linear(16, CLASSES))
 
 
+class Recurrent(torch.nn.Module):
+    """LSTM cells, of which backward needs what forward kept."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.cells = torch.nn.LSTM(WIDTH, 4, num_layers=2, bidirectional=True, batch_first=True)
+        self.head = torch.nn.Linear(8, CLASSES)
+
+    def forward(self, inputs):
+        out, _ = self.cells(inputs[:, None].repeat(1, 3, 1))
+        return self.head(out[:, -1])
+
+
 def make_optimizer(model):
     return torch.optim.AdamW(model.parameters(), lr=1e-2)
 

@@ -202,7 +202,8 @@ class GraphProgram:
         """Return the results for arguments with the shapes, dtypes and devices of the inputs."""
         held: dict[str, Any] = {given.name: leaf for given, leaf in zip(self.inputs, leaves, strict=True)}
         held |= self._constants
-        with torch.no_grad():
+        # As in training, and as the serialized program runs: some operators keep what backward needs only then.
+        with torch.enable_grad():
             for step in self._steps:
                 held[step.name] = step.function(*_filled(step.arguments, held), **_filled(step.named, held))
                 for name in step.spent:
