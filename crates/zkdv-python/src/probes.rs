@@ -5,19 +5,16 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 use zkdv_hash::commit::{LeafInput, Outputs};
 use zkdv_hash::dtype::ProbeKind;
-use zkdv_hash::probe::{self, ProbeOut, ProbedTree};
+use zkdv_hash::probe::{self, ProbedTree};
 use zkdv_hash::{Digest, Dtype, commit};
 
 use crate::argument;
-use crate::buffer::{Bytes, Element, array};
-use crate::commitments::digest_bytes;
+use crate::buffer::{Bytes, array};
 use crate::errors::{detached, hash_error};
 use crate::pool;
 
 /// Columns whose signs take 4 GiB; more is a mistake, not a leaf.
 const COLUMNS_MAX: usize = 1 << 35;
-/// Leaves up to this length are committed to by the calling thread.
-const POOLED_BYTES: usize = 128 * 1024;
 
 #[pyfunction]
 pub(crate) fn probe_kept(dimension: &Bound<'_, PyAny>, ratio: &Bound<'_, PyAny>) -> PyResult<u64> {
@@ -69,46 +66,11 @@ pub(crate) fn commit_leaf<'py>(
     shape: Vec<u64>,
     ratio: &Bound<'py, PyAny>,
     signs: &Bound<'py, PyAny>,
-) -> PyResult<(Bound<'py, PyBytes>, Option<Bound<'py, PyAny>>)> {
-    let dtype: Dtype = dtype.parse().map_err(hash_error)?;
+) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
     let ratio = argument::float(ratio, "ratio")?;
-    let data = Bytes::of(data, "data")?;
-    let signs = Bytes::of(signs, "signs")?;
-    let (bytes, signs) = (data.as_slice(), signs.as_words("signs")?);
-    refuse_other_length(dtype, &shape, bytes)?;
-    // No longer than the data, so that nothing is allocated by a number alone.
-    let length = probe::length(&shape, dtype, ratio).map_err(hash_error)?;
-    match dtype.probe_kind().filter(|_| length > 0) {
-        None => {
-            let digest = detached(py, || run(dtype, bytes, &shape, ratio, signs, ProbeOut::None))?;
-            Ok((digest_bytes(py, &digest), None))
-        }
-        Some(ProbeKind::F32) => probed(py, length, |out: &mut [f32]| {
-            run(dtype, bytes, &shape, ratio, signs, ProbeOut::F32(out))
-        }),
-        Some(ProbeKind::F64) => probed(py, length, |out: &mut [f64]| {
-            run(dtype, bytes, &shape, ratio, signs, ProbeOut::F64(out))
-        }),
-    }
-}
-
-fn run(dtype: Dtype, bytes: &[u8], shape: &[u64], ratio: f64, signs: &[u32], out: ProbeOut<'_>) -> PyResult<Digest> {
-    pool::run_if(bytes.len() >= POOLED_BYTES, || {
-        commit::leaf(dtype, bytes, shape, ratio, signs, out)
-    })
-    .map_err(hash_error)
-}
-
-fn probed<T: Element + Default + Send>(
-    py: Python<'_>,
-    length: usize,
-    commit: impl FnOnce(&mut [T]) -> PyResult<Digest> + Send,
-) -> PyResult<(Bound<'_, PyBytes>, Option<Bound<'_, PyAny>>)> {
-    let (digest, probe) = detached(py, || {
-        let mut probe = vec![T::default(); length];
-        commit(&mut probe).map(|digest| (digest, probe))
-    })?;
-    Ok((digest_bytes(py, &digest), Some(array(py, &probe)?)))
+    let leaf = HostLeaf::of(data, "data", dtype, shape, ratio)?;
+    let (digests, _, probes) = commit_held(py, &[leaf], ratio, signs)?;
+    Ok((digests.get_item(0)?, probes.get_item(0)?))
 }
 
 /// What a caller gives of one leaf: its elements, dtype and shape.
@@ -120,35 +82,75 @@ pub(crate) fn commit_leaves<'py>(
     leaves: Vec<GivenLeaf<'py>>,
     ratio: &Bound<'py, PyAny>,
     signs: &Bound<'py, PyAny>,
-) -> PyResult<(Bound<'py, PyList>, Bound<'py, PyList>, Bound<'py, PyList>)> {
+) -> PyResult<Committed<'py>> {
     let ratio = argument::float(ratio, "ratio")?;
-    let signs = Bytes::of(signs, "signs")?;
-    let mut held = Vec::with_capacity(leaves.len());
-    let (mut length32, mut length64) = (0, 0);
-    for (index, (data, dtype, shape)) in leaves.iter().enumerate() {
-        let data = Bytes::of(data, &format!("leaves[{index}]"))?;
+    let leaves = leaves
+        .into_iter()
+        .enumerate()
+        .map(|(index, (data, dtype, shape))| HostLeaf::of(&data, &format!("leaves[{index}]"), &dtype, shape, ratio))
+        .collect::<PyResult<Vec<_>>>()?;
+    commit_held(py, &leaves, ratio, signs)
+}
+
+/// A leaf whose data has the length that dtype and shape call for.
+struct HostLeaf {
+    data: Bytes,
+    dtype: Dtype,
+    shape: Vec<u64>,
+    /// The numbers of its probe; none where it has none.
+    probe: Option<(ProbeKind, usize)>,
+}
+
+impl HostLeaf {
+    fn of(data: &Bound<'_, PyAny>, name: &str, dtype: &str, shape: Vec<u64>, ratio: f64) -> PyResult<Self> {
+        let data = Bytes::of(data, name)?;
         let dtype: Dtype = dtype.parse().map_err(hash_error)?;
-        // Checked first, so that no more is allocated than the data is long.
-        refuse_other_length(dtype, shape, data.as_slice())?;
-        let length = probe::length(shape, dtype, ratio).map_err(hash_error)?;
-        let kind = dtype.probe_kind().filter(|_| length > 0);
-        match kind {
-            None => {}
-            Some(ProbeKind::F32) => length32 += length,
-            Some(ProbeKind::F64) => length64 += length,
+        let (expected, got) = (dtype.array_bytes(&shape).map_err(hash_error)?, data.as_slice().len());
+        // Checked first: a probe is no longer than the data, so that nothing is allocated by a number alone.
+        if got as u64 != expected {
+            return Err(PyValueError::new_err(format!(
+                "an array of shape {shape:?} and dtype {dtype} has {expected} bytes, {name} has {got}"
+            )));
         }
-        held.push((data, dtype, shape, kind.map(|kind| (kind, length))));
-    }
-    let inputs: Vec<LeafInput<'_>> = held
-        .iter()
-        .map(|(data, dtype, shape, _)| LeafInput {
-            dtype: *dtype,
+        let length = probe::length(&shape, dtype, ratio).map_err(hash_error)?;
+        let probe = dtype.probe_kind().filter(|_| length > 0).map(|kind| (kind, length));
+        Ok(Self {
+            data,
+            dtype,
             shape,
-            bytes: data.as_slice(),
+            probe,
+        })
+    }
+}
+
+/// The digest of each leaf, that of each probe, and the probes, None where there is none.
+type Committed<'py> = (Bound<'py, PyList>, Bound<'py, PyList>, Bound<'py, PyList>);
+
+fn commit_held<'py>(
+    py: Python<'py>,
+    leaves: &[HostLeaf],
+    ratio: f64,
+    signs: &Bound<'py, PyAny>,
+) -> PyResult<Committed<'py>> {
+    let signs = Bytes::of(signs, "signs")?;
+    let words = signs.as_words("signs")?;
+    let length_of = |sought: ProbeKind| -> usize {
+        let lengths = leaves.iter().filter_map(|leaf| leaf.probe);
+        lengths
+            .filter(|(kind, _)| *kind == sought)
+            .map(|(_, length)| length)
+            .sum()
+    };
+    let (length32, length64) = (length_of(ProbeKind::F32), length_of(ProbeKind::F64));
+    let inputs: Vec<LeafInput<'_>> = leaves
+        .iter()
+        .map(|leaf| LeafInput {
+            dtype: leaf.dtype,
+            shape: &leaf.shape,
+            bytes: leaf.data.as_slice(),
             due: true,
         })
         .collect();
-    let words = signs.as_words("signs")?;
     let (digests, probe_digests, probes32, probes64) = detached(py, || {
         let mut digests = vec![[0; Digest::LENGTH]; inputs.len()];
         let mut probe_digests = digests.clone();
@@ -167,8 +169,8 @@ pub(crate) fn commit_leaves<'py>(
     })?;
     let probes = PyList::empty(py);
     let (mut rest32, mut rest64) = (probes32.as_slice(), probes64.as_slice());
-    for (_, _, _, probe) in &held {
-        match *probe {
+    for leaf in leaves {
+        match leaf.probe {
             None => probes.append(py.None())?,
             Some((ProbeKind::F32, length)) => probes.append(array(py, split_off(&mut rest32, length))?)?,
             Some((ProbeKind::F64, length)) => probes.append(array(py, split_off(&mut rest64, length))?)?,
@@ -184,15 +186,4 @@ fn split_off<'a, T>(rest: &mut &'a [T], length: usize) -> &'a [T] {
     let (first, others) = rest.split_at(length.min(rest.len()));
     *rest = others;
     first
-}
-
-fn refuse_other_length(dtype: Dtype, shape: &[u64], bytes: &[u8]) -> PyResult<()> {
-    let expected = dtype.array_bytes(shape).map_err(hash_error)?;
-    if bytes.len() as u64 == expected {
-        return Ok(());
-    }
-    Err(PyValueError::new_err(format!(
-        "an array of shape {shape:?} and dtype {dtype} has {expected} bytes, data has {}",
-        bytes.len()
-    )))
 }

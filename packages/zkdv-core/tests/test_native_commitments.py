@@ -288,7 +288,7 @@ def test_many_leaves_are_committed_to_as_each_by_itself():
             assert probe_digest == blake3.blake3(b"" if probe is None else probe.tobytes()).digest()
     with pytest.raises(ValueError, match="sign words"):
         _native.commit_leaves(given, 0.1, words[0])
-    with pytest.raises(ValueError, match="has 252000 bytes, data has 48"):
+    with pytest.raises(ValueError, match=r"has 252000 bytes, leaves\[0\] has 48"):
         _native.commit_leaves([(leaves[1][0], "float32", (700, 90))], 0.1, words[0])
     with pytest.raises(ValueError, match="more bytes than can be addressed"):
         _native.commit_leaves([(leaves[1][0], "float32", (2**40, 2**40))], 0.1, words[0])
