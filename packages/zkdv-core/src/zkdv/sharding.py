@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zkdv import _native
+from zkdv.schema import TreeName
 
-__all__ = ["leaf_digest", "probe_digest", "shard_arrays", "shard_digests"]
+__all__ = ["leaf_digest", "probe_digest", "probe_signs", "shard_arrays", "shard_digests"]
 
 
 def leaf_digest(array: NDArray[Any], sharding: Sequence[int] | None = None) -> bytes:
@@ -101,3 +102,23 @@ def probe_digest(
         for end, length in zip(ends, lengths, strict=True)
     ]
     return digests[0] if sharding is None else _native.sharded_leaf_digest(list(shape), sharding, digests)
+
+
+def probe_signs(root_digest: bytes, tree: TreeName, index: int, shape: Sequence[int], dtype: str) -> NDArray[np.uint32]:
+    """The signs of a leaf's probe, or of the probe of one of its shards, as `_native.commit_leaf` takes them.
+
+    Args:
+        root_digest: Digest of the run's root record, 32 bytes.
+        tree: The leaf's tree.
+        index: Its place in the tree.
+        shape: Shape of what is summed: the leaf, or the shard.
+        dtype: Name of its dtype.
+
+    Returns:
+        One bit for each real number in the last dimension, in words of uint32; none where the leaf is not summed with
+        signs.
+    """
+    if not _native.probe_sign_words(shape, dtype):
+        return np.empty(0, np.uint32)
+    dimension = shape[-1] * (2 if dtype.startswith("complex") else 1)
+    return _native.probe_signs(root_digest, 0 if tree == "parameters" else 1, index, dimension)

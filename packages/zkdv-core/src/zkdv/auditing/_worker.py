@@ -24,7 +24,7 @@ from zkdv.errors import ZKDVError
 from zkdv.evidence_files import read_state, read_words
 from zkdv.plugins import registry
 from zkdv.schema import TREES, LeafSpec, Schema, TreeName
-from zkdv.sharding import leaf_digest, shard_arrays
+from zkdv.sharding import leaf_digest, probe_signs, shard_arrays
 
 
 class _Session:
@@ -151,10 +151,7 @@ class _Session:
         pieces = [array] if spec.sharding is None else shard_arrays(array, spec.sharding)
         vectors: list[NDArray[Any]] = []
         for piece in pieces:
-            signs = np.empty(0, np.uint32)
-            if _native.probe_sign_words(piece.shape, spec.dtype):
-                dimension = piece.shape[-1] * (2 if spec.dtype.startswith("complex") else 1)
-                signs = _native.probe_signs(self._root, 0 if tree == "parameters" else 1, index, dimension)
+            signs = probe_signs(self._root, tree, index, piece.shape, spec.dtype)
             data = np.ascontiguousarray(piece).reshape(-1)
             _, vector = _native.commit_leaf(data, spec.dtype, list(piece.shape), self._probe_ratio, signs)
             if vector is not None:

@@ -14,7 +14,7 @@ from zkdv import _native
 from zkdv.errors import ZKDVError
 from zkdv.pipeline import PendingUpdate, Pipeline
 from zkdv.schema import TREES, Due, LeafEvidence, Schema, TreeName
-from zkdv.sharding import leaf_digest
+from zkdv.sharding import leaf_digest, probe_signs
 from zkdv.submission import Program
 from zkdv.torch._aot import SWITCH, SealedPackage, compile_package, largest_distance, load_package
 from zkdv.torch._leaves import HeldLeaf, host_array, host_data, numpy_dtype, tensor_of, torch_dtype
@@ -59,8 +59,10 @@ class TorchPipeline(Pipeline):
         super().declare(schema)
         if not self._signs:
             for tree in TREES:
-                leaves = enumerate(schema.tree(tree))
-                signs = [self._leaf_signs(tree, index, leaf.shape, leaf.dtype) for index, leaf in leaves]
+                signs = [
+                    probe_signs(self.core.root_digest, tree, index, leaf.shape, leaf.dtype)
+                    for index, leaf in enumerate(schema.tree(tree))
+                ]
                 self._signs[tree] = np.concatenate([np.zeros(0, np.uint32), *signs])
 
     def launch_snapshot(self, state: Sequence[Any], over: Sequence[Any] | None) -> Sequence[Any]:
@@ -256,13 +258,6 @@ class TorchPipeline(Pipeline):
             tensor_of(array, torch_dtype(leaf.dtype), device)
             for array, leaf, device in zip(arrays, layout.leaves, program.batch_devices, strict=True)
         ]
-
-    def _leaf_signs(self, tree: TreeName, index: int, shape: tuple[int, ...], dtype: str) -> NDArray[np.uint32]:
-        words = _native.probe_sign_words(shape, dtype)
-        if not words:
-            return np.empty(0, np.uint32)
-        dimension = shape[-1] * (2 if dtype.startswith("complex") else 1)
-        return _native.probe_signs(self.core.root_digest, 0 if tree == "parameters" else 1, index, dimension)
 
 
 def _host_buffers(leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
