@@ -43,6 +43,9 @@ def batches(count, seed=0):
         )
 
 
+FIRST = next(batches(1))
+
+
 def check_every(n, **options):
     return zkdv.ZKDVConfig(name="test", sampling_policy=zkdv.SamplingPolicy.DEBUGCheckEvery(n), **options)
 
@@ -67,6 +70,25 @@ class Plain:
     @staticmethod
     def backward(loss):
         loss.backward()
+
+
+def prepared(proof, update=classify, model=None):
+    """Prepare a model and its optimizer, with `update` as the attested function."""
+    model = make_model() if model is None else model
+    model, optimizer = proof.prepare(model, make_optimizer(model))
+
+    @proof.attest
+    def attested(model, optimizer, batch):
+        update(proof, model, optimizer, batch)
+
+    return model, optimizer
+
+
+def train(proof, model, optimizer, data, update=classify):
+    """Make one update after the other."""
+    for batch in data:
+        with proof.transaction(batch=batch):
+            update(proof, model, optimizer, batch)
 
 
 def run(folder, config, *, model=None, optimizer=None, update=classify, data=None, between=None, aot=None, **options):
