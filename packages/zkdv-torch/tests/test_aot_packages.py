@@ -12,7 +12,7 @@ from blake3 import blake3
 from torch_runs import batches, bits, check_every, records, run, verified
 
 from zkdv.errors import ZKDVError, ZKDVWarning
-from zkdv.torch import _aot
+from zkdv.torch import _aot, _pipeline
 
 
 @pytest.fixture
@@ -87,6 +87,19 @@ def test_a_missing_compiler_is_said_before_the_first_update_and_can_be_done_with
 def test_what_can_not_be_compiled_is_warned_about_and_the_run_is_whole(wanted, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.warns(ZKDVWarning, match="AOT Inductor can't compile the update"):
+        run(tmp_path / "proof", check_every(2), data=batches(2))
+    assert packages(tmp_path / "proof") == []
+    assert verified(tmp_path / "proof").verdict == "passed"
+
+
+@pytest.mark.parametrize("loads", [False, True], ids=["load", "execute"])
+def test_a_package_that_can_not_be_executed_is_warned_about_and_the_run_is_whole(wanted, tmp_path, monkeypatch, loads):
+    def fail(*_):
+        raise RuntimeError("an operator got None\nframe #0: somewhere")
+
+    monkeypatch.setattr(_pipeline, "compile_package", lambda *_: b"a package")
+    monkeypatch.setattr(_pipeline, "load_package", (lambda _: fail) if loads else fail)
+    with pytest.warns(ZKDVWarning, match="can't be executed, and is left out: an operator got None; the portable"):
         run(tmp_path / "proof", check_every(2), data=batches(2))
     assert packages(tmp_path / "proof") == []
     assert verified(tmp_path / "proof").verdict == "passed"

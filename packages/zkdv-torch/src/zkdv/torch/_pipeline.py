@@ -216,8 +216,18 @@ class TorchPipeline(Pipeline):
             last = self._handed_over[-1]
             state = [leaf.tensor.detach().contiguous() for leaf in last.after]
             inputs = [*state, *self._batch_tensors(last.update, program)]
-            with torch.no_grad():
-                distance = largest_distance(load_package(package)(*inputs), sealed.run(*inputs))
+            try:
+                with torch.no_grad():
+                    compiled_results = load_package(package)(*inputs)
+            except RuntimeError as error:
+                # As with one that can't be compiled. Torch's own faults come with a stack of C++ behind the first line.
+                self._warnings.append(
+                    f"what AOT Inductor compiled of the update can't be executed, and is left out: "
+                    f"{str(error).partition(chr(10))[0]}; the portable program is sealed all the same; "
+                    f"@proof.attest(aot=False) or {SWITCH}=off does without the package"
+                )
+                continue
+            distance = largest_distance(compiled_results, sealed.run(*inputs))
             convention = (
                 f"{sealed.convention}; compiled from the program of record {program.seq}, from whose results it was at "
                 f"most {distance:.3g} apart on the run's last state and batch"
