@@ -184,6 +184,8 @@ def test_a_follower_that_is_late_is_waited_for(lasting, tmp_path):
 def test_a_follower_that_is_killed_ends_the_owner_and_leaves_the_transcript_open(doomed, tmp_path):
     doomed.open(tmp_path / "proof")
     doomed.do("train", updates=3)
+    # Records are written behind the training.
+    doomed.do("join")
     owner, follower = doomed.ranks
     follower.process.kill()
     owner.ask("train", updates=3)
@@ -198,6 +200,8 @@ def test_a_follower_that_is_killed_ends_the_owner_and_leaves_the_transcript_open
 def test_an_owner_that_is_killed_ends_its_followers_and_leaves_the_transcript_open(doomed, tmp_path):
     doomed.open(tmp_path / "proof")
     doomed.do("train", updates=3)
+    # Records are written behind the training.
+    doomed.do("join")
     owner, follower = doomed.ranks
     owner.process.kill()
     follower.ask("train", updates=3)
