@@ -25,8 +25,8 @@ def worker(monkeypatch):
 def test_requests_are_answered_one_after_the_other(worker):
     with worker(ANSWERS) as process:
         assert not process.running
-        assert process.ask("open") == {"heard": 15}
-        assert process.ask("step", seq=7) == {"heard": 25}
+        assert process.ask("open", dict) == {"heard": 15}
+        assert process.ask("step", dict, seq=7) == {"heard": 25}
         assert process.running
 
 
@@ -42,10 +42,26 @@ def test_requests_are_answered_one_after_the_other(worker):
 def test_a_process_that_dies_or_babbles_is_reported_and_another_one_starts(worker, code, message):
     with worker(code) as process:
         with pytest.raises(ReplayProcessDiedError, match=message):
-            process.ask("open")
+            process.ask("open", dict)
         assert not process.running
         _process.WORKER[:] = [sys.executable, "-c", ANSWERS]
-        assert process.ask("open") == {"heard": 15}
+        assert process.ask("open", dict) == {"heard": 15}
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda answer: answer["digests"],
+        lambda answer: bytes.fromhex(answer["heard"]),
+        lambda answer: answer["heard"]["digests"],
+        lambda answer: answer["heard"].items(),
+    ],
+)
+def test_an_answer_that_can_not_be_read_is_no_answer(worker, read):
+    with worker(ANSWERS) as process:
+        with pytest.raises(ReplayProcessDiedError, match="gave an answer that is none"):
+            process.ask("step", read)
+        assert not process.running
 
 
 @pytest.mark.parametrize(
@@ -59,7 +75,7 @@ def test_a_process_that_dies_or_babbles_is_reported_and_another_one_starts(worke
 def test_a_program_that_never_ends_is_ended(worker, code):
     with worker(code, timeout=1.0) as process:
         with pytest.raises(ReplayProcessDiedError, match="gave no answer within 1 s and was ended"):
-            process.ask("step")
+            process.ask("step", dict)
         assert not process.running
 
 
@@ -67,7 +83,7 @@ def test_an_answer_without_an_end_is_no_answer(worker, monkeypatch):
     monkeypatch.setattr(_process, "ANSWER_LIMIT_BYTES", 4096)
     code = "import sys\ntry:\n    while True: sys.stdout.write('x' * 1000)\nexcept OSError: pass"
     with worker(code) as process, pytest.raises(ReplayProcessDiedError, match="gave an answer that is none"):
-        process.ask("open")
+        process.ask("open", dict)
 
 
 @pytest.mark.parametrize("timeout", [0, -1.0, float("nan"), float("inf")])

@@ -90,7 +90,10 @@ class BatchSource:
         path = self._index.get(update.batch)
         if path is None:
             return f"none of the {len(self._index)} batches in {folder} has its digest"
-        return self._write(self._read(path))
+        words = self._read(path)
+        if self._digest(words) != update.batch:
+            return f"{path} was changed while the audit ran"
+        return self._write(words)
 
     def _digests(self, folder: Path) -> Iterator[tuple[Path, bytes]]:
         if not folder.is_dir():

@@ -6,9 +6,9 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import IO, Any, Self, TypeVar
 
 from zkdv.errors import ZKDVError
 
@@ -24,6 +24,9 @@ ANSWER_LIMIT_BYTES = 256 * 1024 * 1024
 """No honest answer is longer: it would be the probes of more than 16 million numbers."""
 
 LINE_LIMIT_CHARACTERS = 300
+
+
+_Read = TypeVar("_Read")
 
 
 class ReplayProcessDiedError(ZKDVError):
@@ -50,8 +53,14 @@ class ReplayProcess:
         """Whether the process was started, and has not died."""
         return self._process is not None
 
-    def ask(self, do: str, **request: Any) -> dict[str, Any]:
+    def ask(self, do: str, read: Callable[[Mapping[str, Any]], _Read], /, **request: Any) -> _Read:
         """Have it do something, and return what it answers.
+
+        Args:
+            do: What to do.
+            read: Reads the answer. A process that a stranger's program has taken over may answer anything: where this
+                raises, the answer is none.
+            request: What goes with it, as JSON.
 
         Raises:
             ZKDVError: It says that it can't, and why.
@@ -80,7 +89,10 @@ class ReplayProcess:
             raise ReplayProcessDiedError(self._death(ended=not line))
         if "error" in answer:
             raise ZKDVError(str(answer["error"]))
-        return answer
+        try:
+            return read(answer)
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+            raise ReplayProcessDiedError(self._death(ended=False)) from error
 
     def close(self) -> None:
         """End the process."""

@@ -1,5 +1,6 @@
 """The execution of one segment: from its checkpoint, update by update, with every recorded root compared on the way."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,7 @@ from zkdv.sharding import probe_digest
 __all__ = ["Replay"]
 
 SHOWN_LEAVES = 3
+DIGEST_BYTES = 32
 
 
 class _NotAuditableError(Exception):
@@ -110,9 +112,9 @@ class Replay:
             if not (segment.edited and position == 0):
                 self._edit(update)
             trees = [tree for tree in TREES if tree in update.after]
-            answer = self.process.ask("step", seq=update.program, batch=str(batch), trees=trees)
+            digests = self.process.ask("step", self._digests(trees), seq=update.program, batch=str(batch), trees=trees)
             at.executed += 1
-            self._compare(update, _digests(answer, trees), at)
+            self._compare(update, digests, at)
             self.progress()
         if at.first is not None and not at.tolerable:
             self._compare_end(segment, at, whole=len(updates) == segment.updates, last=updates[-1].index)
@@ -132,7 +134,7 @@ class Replay:
         if file_digest(path) not in recorded:
             raise _NotAuditableError(f"{name} is not the file whose digest was recorded")
         self._open()
-        digests = _digests(self.process.ask("start", path=str(path)), TREES)
+        digests = self.process.ask("start", self._digests(TREES), path=str(path))
         wrong = [tree for tree in TREES if _native.tree_root(tree, digests[tree]) != segment.roots[tree]]
         if wrong:
             kept = None if segment.edited else self._components(segment.start - 1, segment.roots)
@@ -147,15 +149,15 @@ class Replay:
         if self.process.running:
             return
         outline = self.outline
-        answer = self.process.ask(
+        self.platform = self.process.ask(
             "open",
+            lambda answer: platform_differences(outline.environment, answer["platform"]),
             prover=outline.prover,
             schema=outline.schema.record(),
             root=outline.root,
             probe_ratio=outline.probe_ratio,
             devices=list(outline.environment.get("devices", ())),
         )
-        self.platform = platform_differences(outline.environment, answer["platform"])
 
     # One update.
 
@@ -169,13 +171,18 @@ class Replay:
         text = self._committed_file(f"{program.text_digest.hex()}.{TEXT_EXTENSION}", program.text_digest, "text")
         if blob is None and text is None:
             raise _NotAuditableError(f"neither the program of update {update.index} nor its text is in the folder")
-        answer = self.process.ask(
-            "load", seq=program.seq, blob=blob, text=text, format=program.format, platforms=program.platforms
+        source, notes = self.process.ask(
+            "load",
+            lambda answer: (str(answer["source"]), list(map(str, answer["notes"]))),
+            seq=program.seq,
+            blob=blob,
+            text=text,
+            format=program.format,
+            platforms=program.platforms,
         )
         self._loaded.add(update.program)
-        for note in answer["notes"]:
-            self.notes[str(note)] = None
-        if answer["source"] == "text":
+        self.notes |= dict.fromkeys(notes)
+        if source == "text":
             self.notes[f"program {_short(program)} was executed from its committed text"] = None
 
     def _committed_file(self, name: str, digest: bytes, what: str) -> str | None:
@@ -199,7 +206,7 @@ class Replay:
         for edit in update.edits:
             if "value" not in edit:
                 raise _NotAuditableError(f"a leaf was edited before update {update.index}, and its value is not kept")
-            self.process.ask("edit", tree=edit["tree"], leaf=edit["leaf"], value=edit["value"])
+            self.process.ask("edit", lambda _: None, tree=edit["tree"], leaf=edit["leaf"], value=edit["value"])
 
     def _compare(self, update: RecordedUpdate, digests: Mapping[TreeName, Sequence[bytes]], at: _Progress) -> None:
         wrong = [tree for tree, mine in digests.items() if _native.tree_root(tree, mine) != update.after[tree]]
@@ -228,14 +235,25 @@ class Replay:
             self.notes[str(error)] = None
             return None
 
+    def _digests(self, trees: Sequence[TreeName]) -> Callable[[Mapping[str, Any]], dict[TreeName, list[bytes]]]:
+        """Return what reads the digests of all leaves of these trees."""
+
+        def read(answer: Mapping[str, Any]) -> dict[TreeName, list[bytes]]:
+            digests = {tree: [bytes.fromhex(digest) for digest in answer["digests"][tree]] for tree in trees}
+            for tree, told in digests.items():
+                if [len(digest) for digest in told] != [DIGEST_BYTES] * len(self.outline.schema.tree(tree)):
+                    raise ValueError(f"digests of other leaves than those of {tree}")
+            return digests
+
+        return read
+
     def _within(self, kept: LeafEvidence, digests: Mapping[TreeName, Sequence[bytes]]) -> bool:
         """Return whether the probes of what was executed are within tolerance of the committed ones."""
         schema, ratio = self.outline.schema, self.outline.probe_ratio
         probes: dict[TreeName, list[NDArray[Any] | None]] = {}
         probe_digests: dict[TreeName, list[bytes]] = {}
         for tree in digests:
-            answer = self.process.ask("probes", tree=tree)
-            probes[tree] = [_vector(vector) for vector in answer["probes"]]
+            probes[tree] = self.process.ask("probes", functools.partial(_vectors, kept.probes[tree]), tree=tree)
             probe_digests[tree] = [
                 probe_digest(leaf.shape, leaf.dtype, leaf.sharding, vector, ratio)
                 for leaf, vector in zip(schema.tree(tree), probes[tree], strict=True)
@@ -275,11 +293,13 @@ class Replay:
         if not whole or path is None or not path.is_file() or file_digest(path) not in recorded:
             raise _DiffersError(first, what + unknown)
         tolerance = self.outline.tolerance
-        answer = self.process.ask("distances", path=str(path), absolute=tolerance.abs, relative=tolerance.rel)
         names = [f"{tree}/{leaf.name}" for tree in TREES for leaf in self.outline.schema.tree(tree)]
-        found = [
-            (name, float(leaf["distance"]), leaf["within"]) for name, leaf in zip(names, answer["leaves"], strict=True)
-        ]
+
+        def read(answer: Mapping[str, Any]) -> list[tuple[str, float, bool]]:
+            told = zip(names, answer["leaves"], strict=True)
+            return [(name, float(leaf["distance"]), bool(leaf["within"])) for name, leaf in told]
+
+        found = self.process.ask("distances", read, path=str(path), absolute=tolerance.abs, relative=tolerance.rel)
         largest = max((distance for _, distance, _ in found), default=0.0)
         if all(within for _, _, within in found):
             at.first = Difference(first.update, first.trees, first.leaves, largest)
@@ -293,12 +313,17 @@ class Replay:
         )
 
 
-def _digests(answer: Mapping[str, Any], trees: Sequence[TreeName]) -> dict[TreeName, list[bytes]]:
-    return {tree: [bytes.fromhex(digest) for digest in answer["digests"][tree]] for tree in trees}
-
-
-def _vector(sent: Mapping[str, str] | None) -> NDArray[Any] | None:
-    return None if sent is None else np.frombuffer(bytes.fromhex(sent["data"]), sent["dtype"])
+def _vectors(committed: Sequence[NDArray[Any] | None], answer: Mapping[str, Any]) -> list[NDArray[Any] | None]:
+    """Read the probes of a tree's leaves, which are as long as the committed ones."""
+    vectors: list[NDArray[Any] | None] = []
+    for sent, probe in zip(answer["probes"], committed, strict=True):
+        vector = None if sent is None else np.frombuffer(bytes.fromhex(sent["data"]), sent["dtype"])
+        if (vector is None) != (probe is None):
+            raise ValueError("a probe of a leaf that has none, or none of one that has")
+        if vector is not None and probe is not None and (vector.dtype, vector.shape) != (probe.dtype, probe.shape):
+            raise ValueError(f"a probe of {vector.size} numbers in place of {probe.size}")
+        vectors.append(vector)
+    return vectors
 
 
 def _equal_where_unprobed(kept: LeafEvidence, mine: LeafEvidence) -> bool:
