@@ -20,6 +20,8 @@ from zkdv.errors import ZKDVError, ZKDVWarning
 
 HERE = Path(__file__).parent
 WAIT_SECONDS = 300
+STEPS = ("Run.opened", "Transaction.__enter__", "Pipeline.begin", "Pipeline.submit")
+"""What every update goes through."""
 
 
 def started(folder, update=classify):
@@ -41,14 +43,14 @@ def started(folder, update=classify):
     return proof, step
 
 
-def interrupt_everywhere(step, given, stride):
+def interrupt_everywhere(step, given, stride=1, function=None):
     """Interrupt one update after the other, each a little later, with a whole one after each; return where."""
     number, places = 0, set()
     with warnings.catch_warnings():
         # What an interrupted update did all the same is an edit, and says so; other constants are other programs.
         warnings.simplefilter("ignore", ZKDVWarning)
         while True:
-            with InterruptAt(number, zkdv, zkdv.torch) as interrupt:
+            with InterruptAt(number, zkdv, zkdv.torch, function=function) as interrupt:
                 try:
                     step(next(given))
                 except KeyboardInterrupt:
@@ -80,11 +82,29 @@ def test_an_update_may_be_interrupted_anywhere_and_training_goes_on(tmp_path, po
         updates = proof.torch_pipeline.updates
     if stride == 1:
         # Which points there are depends on what happened before, so that some are passed over.
-        assert len(places & {"Run.opened", "Transaction.__enter__", "Pipeline.begin", "Pipeline.submit"}) >= 2
+        assert len(places.intersection(STEPS)) >= 2
     assert updates * stride > number > 100
     report = verified(tmp_path / "proof", allow_edits=True)
     assert (report.verdict, report.updates) == ("passed", updates), report.violations
     assert report.checks_passed == report.sampled > 0
+
+
+# Where a generator ends, Python swallows the interrupt, and says so.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("function", STEPS)
+def test_an_update_may_be_interrupted_anywhere_within_its_steps(tmp_path, function):
+    proof, step = started(tmp_path / "proof")
+    given = batches(1_000_000)
+    step(next(given))
+    with proof:
+        number, places = interrupt_everywhere(lambda batch: step(batch, overlap.ALWAYS), given, function=function)
+        proof.join()
+        updates = proof.torch_pipeline.updates
+    assert function in places
+    # Its start, and behind something that it calls.
+    assert number > 1
+    report = verified(tmp_path / "proof", allow_edits=True)
+    assert (report.verdict, report.updates) == ("passed", updates), report.violations
 
 
 @pytest.mark.slow
